@@ -1,0 +1,42 @@
+"""Finds the configuration files of the package, in every way it can be installed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from oxygen_ros.errors import ConfigError
+
+
+def share_directories() -> list[Path]:
+    """Directories that may hold config/ and launch/: the source tree, pip's prefix, the ROS prefixes; existing ones only."""
+    here = Path(__file__).resolve()
+    candidates = [here.parents[1]]  # source tree (editable install, python -m)
+    candidates += [Path(prefix) / 'share' / 'oxygen_ros'
+                   for prefix in (*os.environ.get('AMENT_PREFIX_PATH', '').split(os.pathsep), sys.prefix) if prefix]
+    candidates += [parent / 'share' / 'oxygen_ros' for parent in here.parents]  # pip --target, colcon without sourcing
+    return [path for path in dict.fromkeys(candidates) if (path / 'config').is_dir()]
+
+
+def config_file(kind: str, name: str, suffix: str = '.yaml') -> Path:
+    """
+    Return the path of `config/<kind>/<name><suffix>`, or of `name` itself if it is a file.
+
+    :raises ConfigError: names the choices when there is no such file.
+    """
+    if os.sep in name or name.endswith(suffix):
+        path = Path(name).expanduser()
+        if path.is_file():
+            return path
+        raise ConfigError(f'{kind} file {name!r} does not exist: give a path to a {suffix} file or one of {config_names(kind)}')
+    for share in share_directories():
+        path = share / 'config' / kind / f'{name}{suffix}'
+        if path.is_file():
+            return path
+    raise ConfigError(f'unknown {kind.rstrip("s")} {name!r}: choose one of {config_names(kind)} or give a path to a {suffix} file')
+
+
+def config_names(kind: str, suffix: str = '.yaml') -> list[str]:
+    """Return the names that `config_file` knows for a kind ('robots', 'models'), sorted."""
+    return sorted({path.stem for share in share_directories() for path in (share / 'config' / kind).glob(f'*{suffix}')})

@@ -1,0 +1,135 @@
+"""
+What the engine asks of a model family. One adapter file per family implements `VLAModel`.
+
+The engine owns the cache and decides what runs when; the adapter knows what a prefix consists of, how its action head
+reads the cache, and how task prompts look. Every method runs in the engine's thread, under `torch.inference_mode`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from oxygen_ros.engine.kv_cache import CacheSpec, ExtraSpec, UnifiedKVCache
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """
+    Sizes and properties of a loaded model.
+
+    :param weights: where the weights come from, for people: 'random, seed 0' or a path.
+    :param random_weights: True if no output means anything.
+    :param prefix_tokens: most tokens of a prefix.
+    :param horizon: actions per chunk.
+    :param action_dim: numbers per action in model space, padding included.
+    :param action_period: seconds between two actions of a chunk.
+    :param first_action_offset: action i is the target for the time of the frame plus (i + this) periods.
+    :param cameras: names of the cameras that the model was made for, in order.
+    :param denoise_steps: default number of flow-matching steps.
+    :param stop_tokens: tokens that end a text.
+    :param suppressed_tokens: tokens that are never generated.
+    :param prefix_has_instruction: True if the instruction is part of the prefix, so that a new one needs a new prefill.
+    :param layers: decoder layers with K and V; kv_heads, head_dim: sizes of a key.
+    """
+
+    name: str
+    weights: str
+    random_weights: bool
+    layers: int
+    kv_heads: int
+    head_dim: int
+    vocabulary: int
+    prefix_tokens: int
+    horizon: int
+    action_dim: int
+    action_period: float
+    cameras: tuple[str, ...]
+    denoise_steps: int
+    stop_tokens: frozenset[int]
+    suppressed_tokens: tuple[int, ...] = ()
+    first_action_offset: int = 0
+    prefix_has_instruction: bool = True
+    dtype: torch.dtype = torch.float32
+    device: str = 'cpu'
+    frame_extras: Mapping[str, ExtraSpec] = field(default_factory=dict)
+
+    def cache_spec(self, frames: int, branches: int, branch_tokens: int) -> CacheSpec:
+        """Return the cache that this model needs for so many frames and branches."""
+        return CacheSpec(self.layers, self.kv_heads, self.head_dim, self.prefix_tokens, self.horizon, branch_tokens,
+                         frames, branches, self.dtype, self.device, self.frame_extras)
+
+
+@dataclass(frozen=True)
+class PolicyInput:
+    """
+    One observation as a model sees it, still independent of the model family.
+
+    :param number: frame number; stamp_ns: stamp of the observation.
+    :param images: camera name (as in `ModelSpec.cameras`) -> uint8 [height, width, 3] RGB; absent cameras are masked.
+    :param state: float64 [state joints], normalised; empty if the model takes no state.
+    """
+
+    number: int
+    stamp_ns: int
+    images: Mapping[str, np.ndarray]
+    state: np.ndarray = field(default_factory=lambda: np.zeros(0))
+
+
+class TextTokenizer(Protocol):
+    """What the engine and the tasks need of a tokenizer."""
+
+    def encode(self, text: str) -> list[int]:
+        """Return the tokens of plain text. Never gives control tokens, whatever the text says."""
+        ...
+
+    def token_bytes(self, token: int) -> bytes:
+        """Return the UTF-8 bytes that a token stands for; empty for control tokens."""
+        ...
+
+
+class VLAModel(Protocol):
+    """A model family behind the engine. `tiny.py` is the example to start from."""
+
+    spec: ModelSpec
+    tokenizer: TextTokenizer
+
+    def prefill(self, inputs: PolicyInput, instruction: str, cache: UnifiedKVCache, frame: int) -> None:
+        """Write the prefix of an observation into a frame slot and call `cache.set_frame`."""
+        ...
+
+    def denoise(self, cache: UnifiedKVCache, frame: int, noise: torch.Tensor, steps: int) -> torch.Tensor:
+        """
+        Generate an action chunk behind a frame. May write the scratch tokens of the slot, nothing else.
+
+        :param noise: float32 [horizon, action_dim], the sample at flow time "noise".
+        :returns: float32 [horizon, action_dim] on the CPU, in normalised model space.
+        """
+        ...
+
+    def prefix_logits(self, cache: UnifiedKVCache, frame: int) -> torch.Tensor:
+        """Return the logits float32 [vocabulary] of the first token of a branch without a prompt."""
+        ...
+
+    def extend(self, cache: UnifiedKVCache, slots: Sequence[int], tokens: Sequence[Sequence[int]]) -> torch.Tensor:
+        """
+        Add tokens to several branches at once: prompts, or one token each (a decode step).
+
+        Writes K and V and calls `cache.advance_branch`.
+
+        :param slots: branch slots, ascending. :param tokens: at least one token for each.
+        :returns: logits float32 [branches, vocabulary] behind the last new token of each branch.
+        """
+        ...
+
+    def branch_prompt(self, task: str, text: str) -> list[int]:
+        """
+        Return the prompt tokens of a text task behind a frame.
+
+        :param task: 'speech' (say what you see or do), 'answer' (text is a question), 'memory' (note what you see).
+        """
+        ...

@@ -1,0 +1,55 @@
+"""Layers that the π0 family is made of. Formulas: Gemma (RMSNorm with 1 + w, half-split RoPE), openpi's adaRMS."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+
+RMS_EPSILON = 1e-6
+
+
+def rms_norm(x: torch.Tensor, scale: torch.Tensor | None) -> torch.Tensor:
+    """
+    Root-mean-square norm over the last axis, computed in float32, returned in the dtype of x.
+
+    :param scale: float32 [width], the factor itself (Gemma stores w and multiplies by 1 + w), or None.
+    """
+    return F.rms_norm(x.float(), (x.shape[-1],), scale, RMS_EPSILON).to(x.dtype)
+
+
+def modulated_norm(x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
+    """Return the adaptive RMSNorm `normed * scale + shift` (scale is 1 + the dense layer's output), in x's dtype."""
+    normed = F.rms_norm(x.float(), (x.shape[-1],), None, RMS_EPSILON)
+    return torch.addcmul(shift, normed, scale).to(x.dtype)
+
+
+def rotary_table(positions: int, head_dim: int, theta: float = 10000.0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return cos and sin, float32 [positions, head_dim / 2], of angle = position * theta^(-2j / head_dim)."""
+    frequencies = theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
+    angles = torch.arange(positions, dtype=torch.float32)[:, None] * frequencies[None, :]
+    return angles.cos(), angles.sin()
+
+
+def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """
+    Apply rotary embedding in the half-split form.
+
+    :param x: [..., heads, head_dim]. :param cos: [..., 1, head_dim / 2] in the dtype of x; sin likewise.
+    """
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+
+
+def time_embedding(t: float, width: int, min_period: float = 4e-3, max_period: float = 4.0) -> torch.Tensor:
+    """
+    Return the sinusoidal embedding of a flow time, float32 [width]: sines, then cosines.
+
+    Periods are geometric from min_period to max_period (openpi, `posemb_sincos`); computed in float64 because the
+    smallest period amplifies rounding of t.
+    """
+    count = width // 2
+    exponent = torch.arange(count, dtype=torch.float64) / max(count - 1, 1)
+    angles = 2 * math.pi * t / (min_period * (max_period / min_period) ** exponent)
+    return torch.cat((angles.sin(), angles.cos())).float()

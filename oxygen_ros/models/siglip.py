@@ -1,0 +1,79 @@
+"""SigLIP vision tower (pre-norm ViT without pooling head) and the projector to the decoder's width."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+import torch.nn.functional as F
+
+
+@dataclass(frozen=True)
+class VisionConfig:
+    """Sizes of the vision tower; `image` is the side of the square input in pixels."""
+
+    image: int
+    patch: int
+    width: int
+    layers: int
+    heads: int
+    mlp: int
+
+    def __post_init__(self) -> None:
+        if self.image % self.patch or self.width % self.heads:
+            raise ValueError(f'image {self.image} must be a multiple of patch {self.patch}, '
+                             f'width {self.width} of heads {self.heads}')
+
+    @property
+    def tokens(self) -> int:
+        """Tokens per image."""
+        return (self.image // self.patch) ** 2
+
+
+class VisionLayer(nn.Module):
+    """Self-attention and MLP, each behind a LayerNorm, with biases."""
+
+    def __init__(self, config: VisionConfig) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.norm1 = nn.LayerNorm(config.width, eps=1e-6)
+        self.qkv = nn.Linear(config.width, 3 * config.width)
+        self.out = nn.Linear(config.width, config.width)
+        self.norm2 = nn.LayerNorm(config.width, eps=1e-6)
+        self.fc1 = nn.Linear(config.width, config.mlp)
+        self.fc2 = nn.Linear(config.mlp, config.width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[images, tokens, width] -> the same."""
+        images, tokens, width = x.shape
+        qkv = self.qkv(self.norm1(x)).view(images, tokens, 3, self.heads, width // self.heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+        attended = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(images, tokens, width)
+        x = x + self.out(attended)
+        return x + self.fc2(F.gelu(self.fc1(self.norm2(x)), approximate='tanh'))
+
+
+class VisionTower(nn.Module):
+    """All images of a frame in one batch -> tokens in the decoder's width."""
+
+    def __init__(self, config: VisionConfig, out_width: int) -> None:
+        super().__init__()
+        self.config = config
+        self.patch_embedding = nn.Conv2d(3, config.width, config.patch, config.patch)
+        self.position_embedding = nn.Parameter(torch.zeros(config.tokens, config.width))
+        self.layers = nn.ModuleList(VisionLayer(config) for _ in range(config.layers))
+        self.post_norm = nn.LayerNorm(config.width, eps=1e-6)
+        self.projector = nn.Linear(config.width, out_width)
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        """
+        Embed images.
+
+        :param pixels: [images, 3, image, image] in [-1, 1].
+        :returns: [images, tokens, out_width].
+        """
+        x = self.patch_embedding(pixels).flatten(2).transpose(1, 2) + self.position_embedding
+        for layer in self.layers:
+            x = layer(x)
+        return self.projector(self.post_norm(x))

@@ -1,0 +1,132 @@
+"""
+The small built-in policy: the π0.5 family at a few million parameters, with its own tokenizer.
+
+Without trained weights it is initialised at random from a seed. It then does all the work of a real model, but its
+actions and texts mean nothing; `ModelSpec.random_weights` says so and every node repeats it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+import math
+import zlib
+
+import numpy as np
+import torch
+from torch import nn
+
+from oxygen_ros.engine.kv_cache import UnifiedKVCache
+from oxygen_ros.errors import ConfigError
+from oxygen_ros.models.gemma import GemmaConfig
+from oxygen_ros.models.interface import ModelSpec, PolicyInput
+from oxygen_ros.models.pi0_network import Pi0Config, Pi0Network
+from oxygen_ros.models.siglip import VisionConfig
+from oxygen_ros.models.tokenizer import WordTokenizer
+from oxygen_ros.perception.resize import resize_with_pad
+
+CONTROLS = ('bos', 'eos', 'state', 'speech', 'answer', 'memory', 'reply')
+STATE_BINS = 256
+BRANCH_POSITIONS = 512  # longest branch that positions are prepared for
+
+
+class TinyModel:
+    """
+    Adapter of the tiny family; implements `VLAModel`.
+
+    Prefix (all tokens see each other): image tokens of the cameras present, then bos, instruction, the state token and
+    one token per state value. Branches (causal): speech = `<speech>`; answer = `<answer> question <reply>`;
+    memory = `<memory>`.
+
+    :param config: parsed `config/models/tiny.yaml`.
+    :param seed: seed of the random weights.
+    """
+
+    def __init__(self, config: Mapping, seed: int = 0, dtype: torch.dtype = torch.float32, device: str = 'cpu') -> None:
+        # State values are control tokens: their bins are no text.
+        controls = [*CONTROLS, *(f'state{i}' for i in range(-1, STATE_BINS))]
+        self.tokenizer = WordTokenizer(config['words'].split(), controls)
+        self._prompt_tokens = config['prompt_tokens']
+        vision = VisionConfig(**config['vision'])
+        prefix_tokens = len(config['cameras']) * vision.tokens + self._prompt_tokens
+        network = Pi0Config(vision, GemmaConfig(**config['decoder']), GemmaConfig(**config['expert']),
+                            self.tokenizer.size, config['horizon'], config['action_dim'],
+                            prefix_tokens + BRANCH_POSITIONS)
+        self.network = Pi0Network(network)
+        initialise(self.network, seed)
+        self.network.to(device=device, dtype=dtype).eval()
+        control_ids = range(self.tokenizer.control(CONTROLS[0]), self.tokenizer.size)
+        eos = self.tokenizer.control('eos')
+        self.spec = ModelSpec(
+            name='tiny', weights=f'random, seed {seed}', random_weights=True, layers=network.decoder.depth,
+            kv_heads=network.decoder.kv_heads, head_dim=network.decoder.head_dim, vocabulary=network.vocabulary,
+            prefix_tokens=prefix_tokens, horizon=network.horizon, action_dim=network.action_dim,
+            action_period=config['action_period'], cameras=tuple(config['cameras']),
+            denoise_steps=config['denoise_steps'], stop_tokens=frozenset({eos}),
+            # Random weights would spell bytes at random; words at least can be read.
+            suppressed_tokens=(*range(256), *(i for i in control_ids if i != eos)),
+            first_action_offset=1, dtype=dtype, device=device, frame_extras=network.frame_extras(dtype))
+
+    def prefix_tokens(self, instruction: str, state: np.ndarray) -> list[int]:
+        """
+        Return the text part of the prefix.
+
+        State bins as in π0.5: `digitize(x, linspace(-1, 1, 257)[:-1]) - 1`, 0..255, -1 below the range.
+
+        :raises ConfigError: when the state alone does not fit.
+        """
+        control = self.tokenizer.control
+        bins = np.digitize(state, np.linspace(-1, 1, STATE_BINS + 1)[:-1]) - 1
+        tail = [control('state'), *(control(f'state{b}') for b in bins)]
+        room = self._prompt_tokens - 1 - len(tail)
+        if room < 1:
+            raise ConfigError(f'model tiny: a state of {len(state)} numbers leaves no room for the instruction in '
+                              f'{self._prompt_tokens} prompt tokens: raise prompt_tokens in the model file')
+        return [control('bos'), *self.tokenizer.encode(instruction)[:room], *tail]
+
+    def prefill(self, inputs: PolicyInput, instruction: str, cache: UnifiedKVCache, frame: int) -> None:
+        """Write the prefix of an observation into a frame slot; see `VLAModel.prefill`."""
+        side = self.network.config.vision.image
+        images = [resize_with_pad(inputs.images[name], side, side) for name in self.spec.cameras if name in inputs.images]
+        pixels = torch.from_numpy(np.stack(images)) if images else torch.zeros((0, side, side, 3), dtype=torch.uint8)
+        pixels = pixels.to(self.spec.device).permute(0, 3, 1, 2).to(self.spec.dtype) / 127.5 - 1
+        tokens = torch.tensor(self.prefix_tokens(instruction, inputs.state), device=self.spec.device)
+        self.network.prefill(pixels, tokens, cache, frame)
+
+    def denoise(self, cache: UnifiedKVCache, frame: int, noise: torch.Tensor, steps: int) -> torch.Tensor:
+        """Generate an action chunk; see `VLAModel.denoise`."""
+        return self.network.expert.denoise(noise.to(self.spec.device), cache, frame, steps).cpu()
+
+    def prefix_logits(self, cache: UnifiedKVCache, frame: int) -> torch.Tensor:
+        """Return the logits of the first token of a branch without a prompt."""
+        return self.network.prefix_logits(cache, frame)
+
+    def extend(self, cache: UnifiedKVCache, slots: Sequence[int], tokens: Sequence[Sequence[int]]) -> torch.Tensor:
+        """Add tokens to branches; see `VLAModel.extend`."""
+        return self.network.decoder.extend(cache, slots, tokens)
+
+    def branch_prompt(self, task: str, text: str) -> list[int]:
+        """Return the prompt of a text task; see `VLAModel.branch_prompt`."""
+        control = self.tokenizer.control
+        if task == 'answer':
+            return [control('answer'), *self.tokenizer.encode(text), control('reply')]
+        return [control(task)]
+
+
+def initialise(network: nn.Module, seed: int) -> None:
+    """
+    Fill a network with random weights that keep activations of order one, reproducibly from a seed.
+
+    Every tensor has a generator of its own, so that a weight depends on its name, not on the order of construction.
+    """
+    for name, parameter in network.named_parameters():
+        generator = torch.Generator().manual_seed(zlib.crc32(f'{seed} {name}'.encode()))
+        values = torch.randn(parameter.shape, generator=generator)
+        with torch.no_grad():
+            if 'norm' in name and parameter.ndim == 1 and 'modulation' not in name:
+                parameter.copy_(0.05 * values + (0.0 if name.endswith('bias') else 1.0))
+            elif parameter.ndim == 1:
+                parameter.copy_(0.02 * values)
+            elif name.endswith('embedding.weight') and parameter.ndim == 2:
+                parameter.copy_(values / math.sqrt(parameter.shape[1]))
+            else:
+                parameter.copy_(values / math.sqrt(parameter[0].numel()))
