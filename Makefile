@@ -1,0 +1,37 @@
+# make setup   environment in .venv: ROS 2 from PyPI, torch, this package with its interfaces (quick when nothing changed)
+# make demo    plays a recorded humanoid bag through the nodes; writes demo_output/
+# make test    all tests
+# make lint    style of the Python code and of the package
+# make clean   removes all of it again
+
+# Python to make .venv with: 3.10 to 3.14.
+PYTHON ?= python3
+
+# What pip is asked for. A CPU build is enough. On x86-64 pip's own default brings CUDA with it (some gigabytes); to have the
+# CPU build, add the package index that the torch web site names for it: make demo TORCH='torch==2.13.0 --index-url ...'
+TORCH ?= torch==2.13.0
+
+# Everything runs on the ROS 2 of .venv, also in a shell that has sourced another one.
+unexport AMENT_PREFIX_PATH CMAKE_PREFIX_PATH COLCON_PREFIX_PATH PYTHONPATH PYTHONHOME ROS_DISTRO RMW_IMPLEMENTATION
+unexport VIRTUAL_ENV
+
+.PHONY: setup demo test lint clean
+.DEFAULT_GOAL := setup
+
+setup:
+	@PYTHON='$(PYTHON)' TORCH='$(TORCH)' bash scripts/setup.sh
+
+demo: setup
+	@.venv/bin/oxygen_ros demo $(ARGS)
+
+# Only this machine's ROS nodes are talked to, in a domain of our own.
+test: setup
+	@ROS_DOMAIN_ID=$${ROS_DOMAIN_ID:-77} ROS_AUTOMATIC_DISCOVERY_RANGE=LOCALHOST OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} \
+	  .venv/bin/python -m pytest $(ARGS)
+
+lint: setup
+	@.venv/bin/ruff check .
+
+clean:
+	rm -rf .venv build dist *.egg-info oxygen_ros/msg oxygen_ros/srv oxygen_ros/*.so demo_output .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
