@@ -1,0 +1,179 @@
+"""
+Player: turns a recording into a schedule. It has no clock of its own and never waits.
+
+Times: `due_ns` is on the clock that paces the replay (monotonic); header stamps are on the clock of the node. Both begin at
+the numbers given to `schedule`, and one second of the recording takes 1 / rate seconds on both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import NamedTuple
+
+from oxygen_ros.errors import ConfigError
+from oxygen_ros.replay.bag import Bag, Topic
+from oxygen_ros.replay.stamps import CLOCK_TYPE, SECOND, StampedTypes, clock_message, clock_shift, read_stamp, restamped
+
+CLOCK_TOPIC = '/clock'
+
+
+class Scheduled(NamedTuple):
+    """
+    A message to publish.
+
+    :param due_ns: when, on the pacing clock.
+    :param loop: how often the recording was played through before, from 0.
+    :param data: serialized CDR message.
+    """
+
+    due_ns: int
+    loop: int
+    topic: str
+    type: str
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Timing:
+    """
+    How to play.
+
+    :param rate: speed, 2 is twice as quick; greater than 0.
+    :param start_offset: seconds of the recording to leave out at its beginning.
+    :param duration: seconds of the recording to play; 0 means to its end.
+    :param loop: play again and again. Without `restamp` time jumps back at each start, as with rosbag2.
+    :param restamp: move header stamps so that the recording happens now; they go on increasing over loops. A stamp of zero
+        and stamps that are not at the beginning of a message (tf) stay.
+    :param clock_hz: rate of /clock in messages per second of the pacing clock; 0 for none.
+    """
+
+    rate: float = 1.0
+    start_offset: float = 0.0
+    duration: float = 0.0
+    loop: bool = False
+    restamp: bool = False
+    clock_hz: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.rate) and self.rate > 0):
+            raise ConfigError(f'rate is {self.rate}: it must be a number greater than 0 (1 plays at the recorded speed)')
+        for name in ('start_offset', 'duration', 'clock_hz'):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                raise ConfigError(f'{name} is {value}: it must be a number that is not negative')
+
+
+class Player:
+    """
+    Plays topics of a recording. One use: `schedule` may be called once at a time.
+
+    :param topics: the topics to play (see `selection.select_topics`).
+    :raises ConfigError: when the start offset lies behind the end.
+    """
+
+    def __init__(self, bag: Bag, topics: Sequence[Topic], timing: Timing = Timing()) -> None:
+        self.bag, self.timing = bag, timing
+        self.topics = tuple(topics)
+        self.notes: list[str] = []
+        self.delivered: Counter[tuple[str, str]] = Counter()
+        self.loops = 0  # complete ones
+        self._keys = {(topic.name, topic.type) for topic in topics}
+        self._origin = bag.start_ns + round(timing.start_offset * SECOND)
+        self._stop = self._origin + round(timing.duration * SECOND) if timing.duration else bag.end_ns + 1
+        if bag.count and self._origin > bag.end_ns:
+            raise ConfigError(f'start_offset is {timing.start_offset} s, but the recording lasts only '
+                              f'{bag.duration_ns / SECOND:.3f} s: choose a smaller one')
+        self._stamped: set[str] = set()
+        self._shift = 0
+        if timing.restamp:
+            stamped = StampedTypes(self.topics)
+            self._stamped = stamped.types
+            if stamped.left_alone:
+                self.notes.append(f'restamp does not reach the stamps inside the messages of {", ".join(stamped.left_alone)}: '
+                                  'they keep the recorded time')
+            self._shift = clock_shift(self._selected(), self._stamped)
+            if self._shift:
+                self.notes.append(f'header stamps are {self._shift / SECOND:.3f} s away from the time of recording '
+                                  '(simulated time?): restamp closes that distance')
+
+    @property
+    def whole(self) -> bool:
+        """Whether every message of the topics is wanted, so that counts can be compared."""
+        return not (self.timing.start_offset or self.timing.duration)
+
+    def schedule(self, start_ns: int, now_ns: int) -> Iterator[Scheduled]:
+        """
+        Yield what to publish, in the order of its due time.
+
+        :param start_ns: begin of the replay on the pacing clock.
+        :param now_ns: the same moment on the clock of the node, for header stamps.
+        """
+        rate = self.timing.rate
+        begin = 0  # recorded nanoseconds played in earlier loops
+        ticks = self._ticks(start_ns, now_ns)
+        for loop in count():
+            def elapsed(time_ns: int, begin: int = begin) -> int:
+                return round((time_ns - self._origin + begin) / rate)
+
+            def moved(stamp_ns: int, elapsed: Callable[[int], int] = elapsed) -> int:
+                return now_ns + elapsed(stamp_ns + self._shift)
+
+            span, last = _StampSpan(), None
+            number = 0
+            for message in self._selected():
+                if message.time_ns < self._origin:
+                    continue
+                if message.time_ns >= self._stop:
+                    break
+                number += 1
+                last = message.time_ns
+                if message.type in self._stamped:
+                    span.add(message.topic, read_stamp(message.data))
+                due = start_ns + elapsed(message.time_ns)
+                yield from ticks(due, loop, begin)
+                self.delivered[message.topic, message.type] += 1
+                yield Scheduled(due, loop, message.topic, message.type,
+                                restamped(message, self._stamped, moved) if self._stamped else message.data)
+            self.loops += 1
+            if not self.timing.loop or last is None:
+                return
+            # The next loop begins one mean message spacing later, and late enough for the stamps of every topic to go on.
+            gap = max((last - self._origin) // number, SECOND // 1000)
+            begin += max(min(self._stop - 1, self.bag.end_ns) - self._origin, last - self._origin, span.longest()) + gap
+
+    def _selected(self) -> Iterator:
+        names = {topic.name for topic in self.topics}
+        return (message for message in self.bag.messages(names) if (message.topic, message.type) in self._keys)
+
+    def _ticks(self, start_ns: int, now_ns: int) -> Callable[[int, int, int], Iterator[Scheduled]]:
+        """Return a generator function (due, loop, begin) that yields the /clock messages due until then."""
+        number = 0
+
+        def until(due_ns: int, loop: int, begin: int) -> Iterator[Scheduled]:
+            nonlocal number
+            while self.timing.clock_hz and (passed := round(number * SECOND / self.timing.clock_hz)) <= due_ns - start_ns:
+                time_ns = now_ns + passed if self.timing.restamp else round(passed * self.timing.rate) + self._origin - begin
+                number += 1
+                yield Scheduled(start_ns + passed, loop, CLOCK_TOPIC, CLOCK_TYPE, clock_message(time_ns))
+        return until
+
+
+class _StampSpan:
+    """Span of the header stamps of each topic in one loop."""
+
+    def __init__(self) -> None:
+        self._first: dict[str, int] = {}
+        self._last: dict[str, int] = {}
+
+    def add(self, topic: str, stamp_ns: int | None) -> None:
+        if stamp_ns:
+            self._first[topic] = min(stamp_ns, self._first.get(topic, stamp_ns))
+            self._last[topic] = max(stamp_ns, self._last.get(topic, stamp_ns))
+
+    def longest(self) -> int:
+        """Return the longest span of a topic in ns."""
+        return max((last - self._first[topic] for topic, last in self._last.items()), default=0)
