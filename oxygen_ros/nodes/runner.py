@@ -1,0 +1,175 @@
+"""
+Runs one node as a process: arguments, signals, one-line errors, orderly end.
+
+Threads: the executor spins in a thread of its own; the main thread only waits, because a wait in Python can be
+interrupted by a signal and a wait inside rclpy cannot. On SIGINT and SIGTERM the executor stops first, then the node is
+destroyed while its context is still valid (so it can publish last messages), then the context is shut down.
+"""
+
+from __future__ import annotations
+
+import argparse
+import queue
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import rclpy
+from rclpy.exceptions import NameValidationException
+from rclpy.executors import ExternalShutdownException, ShutdownException, SingleThreadedExecutor
+from rclpy.node import Node
+from rclpy.signals import SignalHandlerOptions
+
+from oxygen_ros.errors import ConfigError, OxygenError
+from oxygen_ros.nodes.parameters import NodeParameter, override_rule, parameter_help
+
+JOIN_SECONDS = 2.0
+LOG_LEVELS = ('debug', 'info', 'warn', 'error', 'fatal')
+
+
+class NodeFinished(Exception):
+    """A callback of a node raises this to end the process in an orderly way, with an exit code."""
+
+    def __init__(self, exit_code: int = 0):
+        super().__init__(exit_code)
+        self.exit_code = exit_code
+
+
+def add_node_arguments(parser: argparse.ArgumentParser, parameters: Sequence[NodeParameter]) -> None:
+    """Add the arguments that every node command has, and the list of its parameters to `--help`."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = parameter_help(parameters)
+    parser.set_defaults(node_parameters=tuple(parameters))
+    parser.add_argument('-p', '--param', action='append', default=[], metavar='NAME:=VALUE',
+                        help='set a parameter (may be repeated)')
+    parser.add_argument('--params-file', action='append', default=[], metavar='FILE',
+                        help='YAML file of parameters (may be repeated)')
+    parser.add_argument('--namespace', metavar='NAME', help='namespace of the node and of its relative topics')
+    parser.add_argument('--use-sim-time', action='store_true', help='take the time from /clock')
+    parser.add_argument('--log-level', choices=LOG_LEVELS, help='least severe messages to log')
+    parser.add_argument('--ros-args', nargs=argparse.REMAINDER, default=[], metavar='...',
+                        help='everything behind it goes to ROS as it is, for example -r frames:=/head/frames')
+
+
+def ros_arguments(arguments: argparse.Namespace) -> list[str]:
+    """
+    Return the argument list for `rclpy.init`.
+
+    :raises ConfigError: a parameter is unknown or does not fit, or a parameter file does not exist.
+    """
+    table = arguments.node_parameters
+    ros = ['--ros-args']
+    for path in arguments.params_file:
+        if not Path(path).is_file():
+            raise ConfigError(f'parameter file {path!r} does not exist')
+        ros += ['--params-file', path]
+    if arguments.use_sim_time:
+        ros += ['-p', 'use_sim_time:=true']
+    for text in arguments.param:
+        ros += ['-p', override_rule(text, table)]
+    if arguments.namespace:
+        ros += ['-r', '__ns:=/' + arguments.namespace.strip('/')]
+    if arguments.log_level:
+        ros += ['--log-level', arguments.log_level]
+    given = list(arguments.ros_args)
+    for index, word in enumerate(given[1:], start=1):
+        # A rule without a node name is meant for this node: an unknown name is a mistake here too.
+        if given[index - 1] in ('-p', '--param') and ':' not in word.partition(':=')[0]:
+            given[index] = override_rule(word, table)
+    return ros + given
+
+
+def run_node(factory: Callable[[], Node], arguments: argparse.Namespace) -> int:
+    """
+    Make the node, spin it until it ends, a signal comes or the context is shut down, and return the exit code.
+
+    0: orderly end, also by SIGINT or SIGTERM; 2: wrong use (one line on stderr). What a callback raises otherwise is a
+    mistake of the program and comes out as it is.
+
+    :param factory: makes the node; called after `rclpy.init`.
+    :param arguments: from a parser with `add_node_arguments`.
+    """
+    try:
+        with _StopSignals() as signals:
+            try:
+                rclpy.init(args=ros_arguments(arguments), signal_handler_options=SignalHandlerOptions.NO)
+            except RuntimeError as error:  # rcl cannot read the arguments or a parameter file
+                raise ConfigError(f'ROS refuses its arguments: {error}') from error
+            _spin(factory(), signals)
+            return 0
+    except KeyboardInterrupt:  # while the node was being made
+        return 0
+    except NodeFinished as end:
+        return end.exit_code
+    except (OxygenError, NameValidationException) as error:
+        print('error:', ' '.join(str(error).split()), file=sys.stderr)
+        return 2
+    finally:
+        rclpy.try_shutdown()
+
+
+def _spin(node: Node, signals: _StopSignals) -> None:
+    """Spin the node in a thread until a stop signal comes or spinning ends by itself. Raises what a callback raised."""
+    executor = SingleThreadedExecutor()
+    executor.add_node(node)
+    failures: list[BaseException] = []
+
+    def spin() -> None:
+        try:
+            executor.spin()
+        except (ExternalShutdownException, ShutdownException):
+            pass
+        except BaseException as failure:  # handed to the main thread
+            failures.append(failure)
+        finally:
+            signals.wake()
+
+    thread = threading.Thread(target=spin, name='executor', daemon=True)
+    thread.start()
+    signals.wait()
+    executor.shutdown(timeout_sec=JOIN_SECONDS)
+    thread.join(timeout=JOIN_SECONDS)
+    node.destroy_node()
+    if failures:
+        raise failures[0]
+
+
+class _StopSignals:
+    """
+    While entered: SIGINT and SIGTERM end `wait`, or raise KeyboardInterrupt if nothing waits yet.
+
+    The second signal of a kind meets the default action and ends the process at once. Python allows handlers only in
+    the main thread; in another one (a test that runs a node in a thread) none is installed.
+    """
+
+    def __init__(self) -> None:
+        self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()  # put() is safe inside a signal handler
+        self._waiting = False
+        self._previous: dict[int, object] = {}
+
+    def __enter__(self) -> _StopSignals:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._previous[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def wake(self) -> None:
+        """End `wait`; any thread may call it."""
+        self._wakes.put(None)
+
+    def wait(self) -> None:
+        """Block until `wake` or a signal."""
+        self._waiting = True
+        self._wakes.get()
+
+    def _handle(self, number: int, _: object) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        self.wake()
+        if not self._waiting:
+            raise KeyboardInterrupt
