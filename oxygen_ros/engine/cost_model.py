@@ -1,0 +1,79 @@
+"""
+Online estimates of how long each stage of a cycle takes, learnt from what was measured.
+
+Every (stage, size) keeps a moving mean and a moving mean deviation, as TCP does for its round-trip time (Jacobson 1988,
+gains 1/8 and 1/4). A prediction is mean + 2 deviations: deadlines need the slow case, not the usual one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+import enum
+
+
+class Stage(enum.Enum):
+    """Stages with a cost of their own. PREFILL and DENOISE have size 1, EXTEND its prompt tokens, DECODE its branches."""
+
+    PREFILL = 'prefill'
+    DENOISE = 'denoise'
+    EXTEND = 'extend'
+    DECODE = 'decode'
+
+
+@dataclass
+class Estimate:
+    """Moving mean and mean deviation of a latency, in seconds."""
+
+    mean: float
+    deviation: float
+
+    def update(self, seconds: float) -> None:
+        """Take in a measurement. One outlier counts as no more than 4 times the mean: a hiccup is not a trend."""
+        error = min(seconds, 4 * self.mean) - self.mean
+        self.mean += error / 8
+        self.deviation += (abs(error) - self.deviation) / 4
+
+
+class CostModel:
+    """Predicts seconds per stage and size. Not thread safe: it belongs to the engine."""
+
+    def __init__(self) -> None:
+        self._estimates: dict[Stage, dict[int, Estimate]] = {stage: {} for stage in Stage}
+
+    def observe(self, stage: Stage, size: int, seconds: float) -> None:
+        """Take in a measurement of a stage."""
+        known = self._estimates[stage]
+        bucket = _bucket(size)
+        if bucket in known:
+            known[bucket].update(seconds)
+        else:
+            known[bucket] = Estimate(seconds, seconds / 4)
+
+    def predict(self, stage: Stage, size: int = 1, deviations: float = 2.0) -> float:
+        """
+        Return the seconds that a stage will take, 0 if it was never measured.
+
+        Between measured sizes it interpolates; outside it scales with the size upwards, and takes the smallest one
+        downwards (a small batch costs about as much as a single branch).
+        """
+        known = self._estimates[stage]
+        if not known:
+            return 0.0
+        bucket = _bucket(size)
+        below = max((b for b in known if b <= bucket), default=None)
+        above = min((b for b in known if b >= bucket), default=None)
+        if below is None:
+            return _high(known[above], deviations)
+        if above is None:
+            return _high(known[below], deviations) * bucket / below
+        low, high = _high(known[below], deviations), _high(known[above], deviations)
+        return low if above == below else low + (high - low) * (bucket - below) / (above - below)
+
+
+def _bucket(size: int) -> int:
+    """Sizes up to 8 are kept apart, larger ones in steps of 8: prompts of 33 and 35 tokens cost the same."""
+    return size if size <= 8 else -(-size // 8) * 8
+
+
+def _high(estimate: Estimate, deviations: float) -> float:
+    return estimate.mean + deviations * estimate.deviation

@@ -1,0 +1,128 @@
+"""What goes into the engine and what comes out of it: plain messages, safe to hand between threads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+import enum
+
+import numpy as np
+
+from oxygen_ros.models.interface import PolicyInput
+
+
+class FinishReason(enum.Enum):
+    """Why a text ended. The values are the constants of oxygen_ros/TextChunk."""
+
+    STOP = 1
+    LENGTH = 2
+    CANCELLED = 3
+    SUPERSEDED = 4
+    TIMED_OUT = 5
+    FRAME_BUDGET = 6
+    DROPPED = 7
+    ERROR = 8
+
+
+class Refusal(enum.Enum):
+    """Why a request was not admitted."""
+
+    PROMPT_TOO_LONG = 'prompt_too_long'
+    QUEUE_FULL = 'queue_full'
+
+
+class AdmissionError(Exception):
+    """A request was refused; `refusal` says why, the text names the value and the remedy."""
+
+    def __init__(self, refusal: Refusal, text: str) -> None:
+        super().__init__(text)
+        self.refusal = refusal
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """
+    How tokens of one request are chosen.
+
+    :param temperature: 0 is greedy. :param top_p: nucleus sampling, 1 keeps every token.
+    :param seed: of the request's own generator, so that its text does not depend on what else is in the batch.
+    """
+
+    max_tokens: int = 64
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 1 or self.temperature < 0 or not 0 < self.top_p <= 1:
+            raise ValueError(f'max_tokens {self.max_tokens} must be at least 1, temperature {self.temperature} at least '
+                             f'0, top_p {self.top_p} in (0, 1]')
+
+
+@dataclass(frozen=True)
+class TextRequest:
+    """
+    One text to generate.
+
+    :param request_id: unique, from 1. :param task: 'speech', 'answer' or 'memory'; it chooses the prompt.
+    :param text: the question of 'answer'.
+    :param priority: lower starts first; equal ones start in order of arrival.
+    :param arrived: when it came, :param expires: when it is given up, both in seconds of the engine's clock.
+    :param queue_limit: most waiting requests of this task, this one included.
+    :param drop_oldest: over the limit, drop the oldest waiting one instead of refusing this one.
+    """
+
+    request_id: int
+    task: str
+    text: str = ''
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    priority: int = 1
+    arrived: float = 0.0
+    expires: float | None = None
+    queue_limit: int = 8
+    drop_oldest: bool = False
+
+
+@dataclass(frozen=True)
+class ActionChunk:
+    """
+    Actions of one frame in normalised model space.
+
+    :param actions: float32 [horizon, action_dim].
+    :param deadline: when it was due, :param started: start of its prefill or denoising, :param finished: when it was
+        ready; seconds of the engine's clock.
+    """
+
+    inputs: PolicyInput
+    actions: np.ndarray
+    deadline: float
+    started: float
+    finished: float
+
+
+@dataclass(frozen=True)
+class ActionSkipped:
+    """An action that was due and not taken because there is no frame, or the newest is too old."""
+
+    deadline: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class TextDelta:
+    """
+    New text of a request. `finish` is None while more follows; `inputs` is None if the request was never started.
+
+    :param sequence: number of this piece from 0. :param tokens: generated so far. :param elapsed: seconds since arrival.
+    """
+
+    request: TextRequest
+    inputs: PolicyInput | None
+    sequence: int
+    delta: str
+    tokens: int
+    elapsed: float
+    finish: FinishReason | None = None
+    message: str = ''
+
+
+Event = ActionChunk | ActionSkipped | TextDelta
