@@ -1,0 +1,163 @@
+"""
+Turns chunks, which arrive now and then, into one smooth stream of commands.
+
+A chunk is a curve over time. When a new one arrives, its difference in position and velocity to the command of that moment
+fades away over the blend time. So both are continuous, and no more than one curve has to be kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+
+import numpy as np
+
+from oxygen_ros.robot.chunk import CommandSource, JointChunk, JointCommand, JointTrajectory
+from oxygen_ros.robot.interpolation import Curve, Interpolation, decay
+from oxygen_ros.robot.joints import select
+from oxygen_ros.robot.safety import check_chunk
+
+
+class WhenEmpty(str, Enum):
+    """What happens after the last step of a chunk; the value is the word used in parameters."""
+
+    HOLD = 'hold'  # command the last position again and again
+    STOP = 'stop'  # command nothing
+
+
+class PushResult(str, Enum):
+    """What became of a chunk."""
+
+    STARTED = 'started'            # nothing was executing: it begins now
+    BLENDED = 'blended'            # it takes over from the chunk in execution
+    OLDER_FRAME = 'older_frame'    # ignored: it answers an older observation than the chunk before it
+    PAST = 'past'                  # ignored: all its steps lie in the past
+    EXPIRED = 'expired'            # ignored: its observation is older than the lifetime of a command
+    NOT_STARTED = 'not_started'    # ignored: the measured positions are not known yet
+
+
+class ChunkBuffer:
+    """
+    The chunk in execution, sampled at control rate.
+
+    Alignment: a step is skipped if it lies in the past *and* the robot was executing meanwhile. While nothing executes,
+    the robot does not move away from what the model saw: a chunk that was computed meanwhile begins with its first step.
+
+    Not thread safe: push, sample and the rest belong to one thread.
+
+    :param names: joints to command, the order of all vectors. Chunks may have another order and further joints.
+    :param blend_ns: time over which a new chunk takes over; 0 jumps.
+    :param lifetime_ns: commands expire so long after the stamp of their observation; the rest of the chunk is dropped.
+    """
+
+    def __init__(self, names: Sequence[str], *, blend_ns: int = 100_000_000, lifetime_ns: int = 2_000_000_000,
+                 interpolation: Interpolation = Interpolation.CUBIC, when_empty: WhenEmpty = WhenEmpty.HOLD) -> None:
+        if blend_ns < 0 or lifetime_ns <= 0:
+            raise ValueError(f'blend_ns {blend_ns} must not be negative, lifetime_ns {lifetime_ns} must be positive')
+        self.names = tuple(names)
+        self._blend_ns = blend_ns
+        self._lifetime_ns = lifetime_ns
+        self._interpolation = Interpolation(interpolation)
+        self._when_empty = WhenEmpty(when_empty)
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything, for a clock that jumped or a new activation; `start` comes next."""
+        self._measured: np.ndarray | None = None
+        self._chunk: JointChunk | None = None
+        self._curve: Curve | None = None
+        self._stop_ns = self._latest_ns = self._blend_start_ns = 0
+        self._offset = self._offset_velocity = np.zeros(len(self.names))
+
+    def start(self, positions: np.ndarray) -> None:
+        """
+        Say where the robot is; the next chunk begins there. Commands nothing yet, and forgets everything else.
+
+        Needed before the first chunk, and whenever something else may have moved the robot since the last command.
+
+        :param positions: float64 [joints], measured, rad, finite.
+        """
+        positions = np.array(positions, dtype=np.float64)
+        if positions.shape != (len(self.names),) or not np.isfinite(positions).all():
+            raise ValueError(f'{len(self.names)} finite positions are needed to start, not {positions.tolist()}')
+        self.clear()
+        self._measured = positions
+
+    @property
+    def started(self) -> bool:
+        """Tell whether the measured positions are known, so that a chunk can be pushed."""
+        return self._measured is not None
+
+    def push(self, chunk: JointChunk, now_ns: int) -> PushResult:
+        """
+        Take a new chunk over, and say what became of it.
+
+        :raises ChunkRejected: when it holds a number that is not finite; the chunk in execution goes on.
+        :raises MissingJoint: when it lacks a joint of this buffer.
+        """
+        check_chunk(chunk)
+        rows = select(chunk.names, chunk.positions, self.names)
+        if self._measured is None:
+            return PushResult.NOT_STARTED
+        if self._chunk and (chunk.stamp_ns, chunk.frame_number) < (self._chunk.stamp_ns, self._chunk.frame_number):
+            return PushResult.OLDER_FRAME
+        now_ns = self._latest_ns = max(now_ns, self._latest_ns)
+        executing = self._curve is not None and now_ns <= self._stop_ns
+        executed_ns = max(0, min(now_ns, self._stop_ns) - chunk.start_ns) if self._curve else 0
+        curve = Curve(rows, now_ns - executed_ns, chunk.period_ns, self._interpolation)
+        stop_ns = min(curve.end_ns, chunk.stamp_ns + self._lifetime_ns)
+        if curve.end_ns < now_ns:
+            return PushResult.PAST
+        if stop_ns < now_ns:
+            return PushResult.EXPIRED
+        positions, velocities = self._at(now_ns)
+        target, target_velocity = curve.at(now_ns)
+        self._chunk, self._curve, self._stop_ns, self._blend_start_ns = chunk, curve, stop_ns, now_ns
+        self._offset, self._offset_velocity = positions - target, velocities - target_velocity
+        return PushResult.BLENDED if executing else PushResult.STARTED
+
+    def hold(self, now_ns: int) -> None:
+        """Stop where the command is now, and drop the rest of the chunk."""
+        if self._curve is None:
+            return
+        now_ns = self._latest_ns = max(now_ns, self._latest_ns)
+        positions, _ = self._at(now_ns)
+        self._curve = Curve(positions[None], now_ns, 1, self._interpolation)
+        self._stop_ns = now_ns - 1
+        self._offset = self._offset_velocity = np.zeros(len(self.names))
+
+    def sample(self, now_ns: int) -> JointCommand | None:
+        """Return the command for this moment; None before the first chunk, and with `WhenEmpty.STOP` after the last."""
+        # Time never runs backwards here, so a command never steps back along the chunk.
+        now_ns = self._latest_ns = max(now_ns, self._latest_ns)
+        if self._curve is None or self._chunk is None:
+            return None
+        source = CommandSource.CHUNK if now_ns <= self._stop_ns else CommandSource.HOLD
+        if source is CommandSource.HOLD and self._when_empty is WhenEmpty.STOP:
+            return None
+        positions, velocities = self._at(now_ns)
+        return JointCommand(self.names, positions, velocities, source, self._chunk.frame_number, self._chunk.stamp_ns)
+
+    def trajectory(self, now_ns: int) -> JointTrajectory | None:
+        """Return the steps from now on, blended as `sample` will give them; None when nothing is left to execute."""
+        now_ns = self._latest_ns = max(now_ns, self._latest_ns)
+        if self._curve is None or self._chunk is None:
+            return None
+        first = max(0, -(-(now_ns - self._curve.start_ns) // self._curve.period_ns))
+        times = range(self._curve.start_ns + first * self._curve.period_ns, self._stop_ns + 1, self._curve.period_ns)
+        if not times:
+            return None
+        positions, velocities = (np.stack(values) for values in zip(*map(self._at, times)))
+        return JointTrajectory(self.names, now_ns, tuple(time - now_ns for time in times), positions, velocities,
+                               self._chunk.frame_number, self._chunk.stamp_ns)
+
+    def _at(self, time_ns: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return positions and velocities: the curve, at rest after its stop, plus what is left of the difference."""
+        if self._curve is None:
+            return self._measured, np.zeros(len(self.names))
+        positions, velocities = self._curve.at(min(time_ns, self._stop_ns))
+        if time_ns > self._stop_ns:
+            velocities = np.zeros_like(velocities)
+        blended_ns = time_ns - self._blend_start_ns
+        offset, offset_velocity = decay(self._offset, self._offset_velocity, blended_ns, self._blend_ns)
+        return positions + offset, velocities + offset_velocity

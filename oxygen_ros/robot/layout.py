@@ -1,0 +1,93 @@
+"""How the vectors of a model map to the joints of a robot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from oxygen_ros.robot.joints import select
+from oxygen_ros.robot.normalization import EPSILON, Normalizer, Statistics
+from oxygen_ros.robot.safety import check_actions
+
+
+class ActionMode(str, Enum):
+    """What an action says."""
+
+    ABSOLUTE = 'absolute'  # the target position
+    DELTA = 'delta'        # the way from the position in the observation to the target position
+
+
+class Units(str, Enum):
+    """Units of a model's vectors and statistics."""
+
+    RADIANS = 'radians'
+    DEGREES = 'degrees'
+
+
+@dataclass(frozen=True)
+class Layout:
+    """
+    One convention for state and actions; the configuration of a model chooses it by name.
+
+    :param state: joints in the order of the model's state vector.
+    :param actions: joints in the order of the model's action vector; numbers beyond are padding.
+    :param units: of the model's vectors and of the statistics. Joint positions outside the model are always rad.
+    :param state_statistics: of len(state); None: the model takes physical units as they are.
+    :param action_statistics: of len(actions); None: the model gives physical units.
+    :param epsilon: see `Normalizer`.
+    """
+
+    state: tuple[str, ...]
+    actions: tuple[str, ...]
+    action_mode: ActionMode = ActionMode.ABSOLUTE
+    units: Units = Units.RADIANS
+    state_statistics: Statistics | None = None
+    action_statistics: Statistics | None = None
+    epsilon: float = EPSILON
+
+    def __post_init__(self) -> None:
+        for what, names, statistics in (('state', self.state, self.state_statistics),
+                                        ('actions', self.actions, self.action_statistics)):
+            if len(set(names)) != len(names):
+                raise ValueError(f'{what} name a joint twice')
+            if statistics is not None and len(statistics) != len(names):
+                raise ValueError(f'{what} have {len(names)} joints, but statistics for {len(statistics)}')
+
+    def encode_state(self, names: Sequence[str], positions: np.ndarray) -> np.ndarray:
+        """
+        Return the state vector that the model sees.
+
+        :param names: joints of `positions`, any order.
+        :param positions: [..., joints], rad.
+        :returns: float64 [..., len(state)].
+        :raises MissingJoint: when the observation lacks a joint of the state.
+        """
+        values = select(names, positions, self.state)
+        if self.units is Units.DEGREES:
+            values = np.rad2deg(values)
+        if self.state_statistics is not None:
+            values = Normalizer(self.state_statistics, self.epsilon).normalize(values)
+        return values
+
+    def decode_actions(self, actions: np.ndarray, names: Sequence[str], positions: np.ndarray) -> np.ndarray:
+        """
+        Return target positions from the output of the model: without padding, unnormalised, in rad, absolute.
+
+        :param actions: [horizon, at least len(actions)], as the model gives them.
+        :param names: joints of `positions`, any order.
+        :param positions: [joints], rad, of the observation that the actions answer.
+        :returns: float64 [horizon, len(actions)], rad, finite.
+        :raises ChunkRejected: when the actions are not finite, or too few.
+        :raises MissingJoint: in delta mode, when the observation lacks a joint of the actions.
+        """
+        values = check_actions(actions, len(self.actions))
+        if self.action_statistics is not None:
+            values = Normalizer(self.action_statistics, self.epsilon).unnormalize(values)
+        if self.units is Units.DEGREES:
+            values = np.deg2rad(values)
+        if self.action_mode is ActionMode.DELTA:
+            values = values + select(names, positions, self.actions)
+        return values
