@@ -92,17 +92,17 @@ class Bag:
         """Yield the messages of these topics (None: all) in log time order; equal times keep the order of the files."""
         return heapq.merge(*(file.messages(topics) for file in self._files), key=lambda message: message.time_ns)
 
-    def shortfalls(self, delivered: Mapping[tuple[str, str], int], times: int = 1) -> list[str]:
+    @staticmethod
+    def shortfalls(topics: Collection[Topic], delivered: Mapping[tuple[str, str], int]) -> list[str]:
         """
         Compare promised with delivered counts.
 
-        :param delivered: (topic, type) -> number of messages, for the topics that were wanted.
-        :param times: how often the recording was played through.
-        :returns: one line for every topic whose numbers differ.
+        :param topics: those that were to be delivered.
+        :param delivered: (topic, type) -> number of messages that came out.
+        :returns: one line for every topic with fewer messages than promised.
         """
-        return [f'{topic.name}: {topic.promised * times} messages promised, {count} delivered'
-                for topic in self.topics
-                if (count := delivered.get((topic.name, topic.type))) is not None and count != topic.promised * times]
+        return [f'{topic.name}: {topic.promised} messages promised, {count} delivered' for topic in topics
+                if (count := delivered.get((topic.name, topic.type), 0)) < topic.promised]
 
     def close(self) -> None:
         """Close the files and remove temporary ones."""
@@ -141,8 +141,8 @@ class Bag:
             if not present:
                 raise BagError(self._nothing_found(listed))
             if metadata:
-                self.notes.append(f'metadata.yaml lists no file that is here ({", ".join(map(str, listed)) or "none"}): '
-                                  f'playing {", ".join(file.name for file in present)}')
+                self.notes.append('metadata.yaml lists no file that is here, so this is played: '
+                                  f'{", ".join(file.name for file in present)}')
             return metadata, present
         return metadata, list(dict.fromkeys(found))
 
@@ -150,7 +150,7 @@ class Bag:
         """Find a file listed in metadata.yaml. Old recordings list "folder/file", which lies in the folder itself."""
         listed = PurePosixPath(name)
         if '..' in listed.parts or listed.is_absolute():
-            self.notes.append(f'metadata.yaml lists {name}, which leads out of the folder: only {listed.name} in it is used')
+            self.notes.append(f'metadata.yaml lists {name}, which leads out of the folder: it is not followed')
             candidates = [self.path / listed.name]
         else:
             candidates = [self.path / listed, self.path / listed.name]
@@ -199,6 +199,8 @@ class Bag:
         for (name, type_), channel in first.items():
             topics.append(Topic(name, type_, counts[name, type_], promised.get((name, type_), counts[name, type_]),
                                 qos.get((name, type_)) or channel.qos, channel.definition, channel.definition_format))
+        self.notes += [f'{topic.name}: the files hold {topic.count} messages, metadata.yaml lists only {topic.promised}'
+                       for topic in topics if topic.count > topic.promised]
         left_out = {note for file in self._files for note in file.notes if 'is left out' in note}
         for (name, type_), number in promised.items():
             if number and (name, type_) not in first and not any(f' {name} is left out' in note for note in left_out):

@@ -1,8 +1,8 @@
 """
 Player: turns a recording into a schedule. It has no clock of its own and never waits.
 
-Times: `due_ns` is on the clock that paces the replay (monotonic); header stamps are on the clock of the node. Both begin at
-the numbers given to `schedule`, and one second of the recording takes 1 / rate seconds on both.
+Times: `due_ns` is on the clock that paces the replay (monotonic); moved header stamps are on the system clock. Both
+begin at the numbers given to `schedule`, and one second of the recording takes 1 / rate seconds on both.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Timing:
     :param start_offset: seconds of the recording to leave out at its beginning.
     :param duration: seconds of the recording to play; 0 means to its end.
     :param loop: play again and again. Without `restamp` time jumps back at each start, as with rosbag2.
-    :param restamp: move header stamps so that the recording happens now; they go on increasing over loops. A stamp of zero
-        and stamps that are not at the beginning of a message (tf) stay.
+    :param restamp: move header stamps so that the recording happens now; they go on increasing over loops. A stamp of
+        zero and stamps that are not at the beginning of a message (tf) stay.
     :param clock_hz: rate of /clock in messages per second of the pacing clock; 0 for none.
     """
 
@@ -60,7 +60,7 @@ class Timing:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.rate) and self.rate > 0):
-            raise ConfigError(f'rate is {self.rate}: it must be a number greater than 0 (1 plays at the recorded speed)')
+            raise ConfigError(f'rate is {self.rate}: it must be greater than 0 (1 plays at the recorded speed)')
         for name in ('start_offset', 'duration', 'clock_hz'):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
@@ -81,6 +81,7 @@ class Player:
         self.notes: list[str] = []
         self.delivered: Counter[tuple[str, str]] = Counter()
         self.loops = 0  # complete ones
+        self._first_loop: Counter[tuple[str, str]] = Counter()
         self._keys = {(topic.name, topic.type) for topic in topics}
         self._origin = bag.start_ns + round(timing.start_offset * SECOND)
         self._stop = self._origin + round(timing.duration * SECOND) if timing.duration else bag.end_ns + 1
@@ -93,8 +94,8 @@ class Player:
             stamped = StampedTypes(self.topics)
             self._stamped = stamped.types
             if stamped.left_alone:
-                self.notes.append(f'restamp does not reach the stamps inside the messages of {", ".join(stamped.left_alone)}: '
-                                  'they keep the recorded time')
+                self.notes.append(f'the stamps inside the messages of {", ".join(stamped.left_alone)} keep the '
+                                  'recorded time, restamp does not reach them')
             self._shift = clock_shift(self._selected(), self._stamped)
             if self._shift:
                 self.notes.append(f'header stamps are {self._shift / SECOND:.3f} s away from the time of recording '
@@ -105,12 +106,17 @@ class Player:
         """Whether every message of the topics is wanted, so that counts can be compared."""
         return not (self.timing.start_offset or self.timing.duration)
 
+    @property
+    def shortfalls(self) -> list[str]:
+        """Topics of which fewer messages came out than promised, once the recording was played through as a whole."""
+        return self.bag.shortfalls(self.topics, self._first_loop) if self.whole and self.loops else []
+
     def schedule(self, start_ns: int, now_ns: int) -> Iterator[Scheduled]:
         """
         Yield what to publish, in the order of its due time.
 
         :param start_ns: begin of the replay on the pacing clock.
-        :param now_ns: the same moment on the clock of the node, for header stamps.
+        :param now_ns: the same moment in system time, for header stamps.
         """
         rate = self.timing.rate
         begin = 0  # recorded nanoseconds played in earlier loops
@@ -139,9 +145,10 @@ class Player:
                 yield Scheduled(due, loop, message.topic, message.type,
                                 restamped(message, self._stamped, moved) if self._stamped else message.data)
             self.loops += 1
+            self._first_loop = self._first_loop or self.delivered.copy()
             if not self.timing.loop or last is None:
                 return
-            # The next loop begins one mean message spacing later, and late enough for the stamps of every topic to go on.
+            # The next loop begins one mean message spacing later, and late enough for all stamps to go on increasing.
             gap = max((last - self._origin) // number, SECOND // 1000)
             begin += max(min(self._stop - 1, self.bag.end_ns) - self._origin, last - self._origin, span.longest()) + gap
 
@@ -151,13 +158,14 @@ class Player:
 
     def _ticks(self, start_ns: int, now_ns: int) -> Callable[[int, int, int], Iterator[Scheduled]]:
         """Return a generator function (due, loop, begin) that yields the /clock messages due until then."""
+        timing = self.timing
         number = 0
 
         def until(due_ns: int, loop: int, begin: int) -> Iterator[Scheduled]:
             nonlocal number
-            while self.timing.clock_hz and (passed := round(number * SECOND / self.timing.clock_hz)) <= due_ns - start_ns:
-                time_ns = now_ns + passed if self.timing.restamp else round(passed * self.timing.rate) + self._origin - begin
+            while timing.clock_hz and (passed := round(number * SECOND / timing.clock_hz)) <= due_ns - start_ns:
                 number += 1
+                time_ns = now_ns + passed if timing.restamp else round(passed * timing.rate) + self._origin - begin
                 yield Scheduled(start_ns + passed, loop, CLOCK_TOPIC, CLOCK_TYPE, clock_message(time_ns))
         return until
 

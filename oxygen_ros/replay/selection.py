@@ -9,8 +9,8 @@ from oxygen_ros.errors import ConfigError
 from oxygen_ros.replay.bag import Bag, Topic
 from oxygen_ros.replay.player import CLOCK_TOPIC
 
-# What the nodes of this package publish. Played back they would mix with what the running nodes say, so they are left out
-# unless they are selected by name. The type is compared as well: other packages have a topic `status`, too.
+# What the nodes of this package publish. Played back they would mix with what the running nodes say, so they are left
+# out unless they are selected by name. The type is compared as well: other packages have a topic `status`, too.
 OWN_OUTPUTS = {
     'frames': 'oxygen_ros/msg/Frame',
     'joint_trajectory': 'trajectory_msgs/msg/JointTrajectory',
@@ -61,6 +61,6 @@ def parse_remaps(rules: Sequence[str]) -> Mapping[str, str]:
     for rule in rules:
         old, separator, new = rule.partition(':=')
         if not (old and separator and new):
-            raise ConfigError(f'remap rule {rule!r} is not of the form old:=new, for example /camera/image_raw:=/head/image_raw')
+            raise ConfigError(f'remap rule {rule!r} is not of the form old:=new, for example /image_raw:=/head/image')
         remaps[old] = new
     return remaps

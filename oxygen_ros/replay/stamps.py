@@ -2,8 +2,8 @@
 Moves the header stamps of serialized messages, so that a recording appears to happen now.
 
 A CDR message begins with 4 bytes (byte 1: 0 big endian, 1 little endian; OMG DDSI-RTPS 2.5, 10.2.1.2). A message whose
-first field is a std_msgs/Header, or a builtin_interfaces/Time as in rosgraph_msgs/Clock, has its stamp right behind them:
-int32 seconds, uint32 nanoseconds.
+first field is a std_msgs/Header, or a builtin_interfaces/Time as in rosgraph_msgs/Clock, has its stamp right behind
+them: int32 seconds, uint32 nanoseconds.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class StampedTypes:
     """
     Knows which topics have a stamp at the beginning of their messages, from the definitions in the recording.
 
-    Types without a stored definition are looked up among the standard ones. `left_alone` names the topics whose messages
-    hold stamps further inside (tf), which are not moved.
+    Types without a stored definition are looked up among the standard ones. `left_alone` names the topics whose
+    messages hold stamps further inside (tf), which are not moved.
     """
 
     def __init__(self, topics: Iterable[Topic]) -> None:
@@ -105,7 +105,7 @@ def clock_shift(messages: Iterable[Message], types: set[str], at_most: int = 500
     """
     Return what must be added to a header stamp to get the time of recording, in ns; 0 when both are of one clock.
 
-    Looks at the first `at_most` messages and takes the smallest distance, so that an old latched message does not count.
+    Looks at the first `at_most` messages and takes the smallest distance: an old latched message does not count.
     """
     distances = []
     for number, message in enumerate(messages):

@@ -21,7 +21,9 @@ import zstandard
 from mcap.data_stream import ReadDataStream
 from mcap.exceptions import EndOfFile, McapError
 from mcap.opcode import Opcode
-from mcap.records import Channel as McapChannel, Chunk, Message as McapMessage, Schema
+from mcap.records import Channel as McapChannel
+from mcap.records import Chunk, Schema
+from mcap.records import Message as McapMessage
 from mcap.stream_reader import breakup_chunk
 from rosbags.interfaces import MessageDefinitionFormat, Qos
 from rosbags.rosbag2 import Reader
