@@ -1,4 +1,4 @@
-"""Builds the package for pip, over the ROS wheels of PyPI. colcon uses CMakeLists.txt alone. See pyproject.toml for the rest."""
+"""Builds the package for pip, over the ROS wheels of PyPI. colcon uses CMakeLists.txt alone."""
 
 import os
 import shutil

@@ -33,11 +33,13 @@ class ProcessGroup:
     Child processes that end together. Used as a context manager, from the thread that starts the children.
 
     While entered in the main thread, the first SIGINT or SIGTERM to this process only sets `stop_requested`, which ends
-    `wait`; leaving the context then stops the children in an orderly way. A second one kills them. Each child gets
-    exactly one SIGINT (a second one ends a node without its clean-up), so it has a session of its own, which a Ctrl-C of
-    the terminal does not reach. If this process dies without leaving the context, the kernel sends the SIGINT.
+    `wait`; leaving the context then stops the children in an orderly way. A second one kills them.
 
-    :param grace: seconds that the children have to end after SIGINT; then they are killed.
+    Each child gets exactly one SIGTERM (a second signal ends a node without its clean-up), so it has a session of its
+    own, which a Ctrl-C in the terminal does not reach. It is SIGTERM because SIGINT makes a Python that is still importing
+    print a traceback. If this process dies without leaving the context, the kernel sends the SIGTERM.
+
+    :param grace: seconds that the children have to end after SIGTERM; then they are killed.
     """
 
     def __init__(self, grace: float = 10.0):
@@ -95,38 +97,38 @@ class ProcessGroup:
         ended = {end.name for end in self.ended}
         return tuple(name for name in self._children if name not in ended)
 
-    def wait(self, timeout: float | None = None, *, all_children: bool = False) -> bool:
+    def wait(self, timeout: float | None = None, count: int = 1) -> bool:
         """
-        Wait until a child has ended (or all of them have); return False if the time is over or a stop was requested.
+        Wait until `count` children (or all, if there are fewer) have ended.
 
         :param timeout: seconds, None for ever.
+        :return: False if the time is over or a stop was requested before.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        while True:
-            if not self.running or (self.ended and not all_children):
-                return True
+        while len(self.ended) < min(count, len(self._children)):
             if self.stop_requested or (deadline is not None and time.monotonic() >= deadline):
                 return False
             time.sleep(POLL_SECONDS)
+        return True
 
     def stop(self) -> None:
-        """Send SIGINT to the children that run, wait up to `grace` seconds, then kill the rest and say so."""
+        """Send SIGTERM to the children that run, wait up to `grace` seconds, then kill the rest and say so."""
         for name in self.running:
             self._asked.add(name)
-            self._children[name].send_signal(signal.SIGINT)
+            self._children[name].terminate()
         deadline = time.monotonic() + self.grace
         while self.running and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
         for name in self.running:
-            print(f'{name} did not end within {self.grace:g} s of SIGINT and is killed', file=sys.stderr)
+            print(f'{name} did not end within {self.grace:g} s and is killed', file=sys.stderr)
             self._children[name].kill()
             self._children[name].wait()
 
     @property
     def exit_code(self) -> int:
-        """Return the code of the first child that failed, or 0. To end by the SIGINT of `stop` is no failure."""
+        """Return the code of the first child that failed, or 0. To end by the SIGTERM of `stop` is no failure."""
         for end in self.ended:
-            if end.code and not (end.code == 128 + signal.SIGINT and end.name in self._asked):
+            if end.code and not (end.code == 128 + signal.SIGTERM and end.name in self._asked):
                 return end.code
         return 0
 
@@ -138,6 +140,6 @@ class ProcessGroup:
 
 
 def _ends_with_parent() -> list[str]:
-    """Return the words before a command that make the kernel send it SIGINT when the thread that started it dies."""
+    """Return the words before a command that make the kernel send it SIGTERM when the thread that started it dies."""
     setpriv = shutil.which('setpriv')
-    return [setpriv, '--pdeathsig', 'INT', '--'] if setpriv else []
+    return [setpriv, '--pdeathsig', 'TERM', '--'] if setpriv else []
