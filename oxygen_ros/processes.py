@@ -36,8 +36,8 @@ class ProcessGroup:
     `wait`; leaving the context then stops the children in an orderly way. A second one kills them.
 
     Each child gets exactly one SIGTERM (a second signal ends a node without its clean-up), so it has a session of its
-    own, which a Ctrl-C in the terminal does not reach. It is SIGTERM because SIGINT makes a Python that is still importing
-    print a traceback. If this process dies without leaving the context, the kernel sends the SIGTERM.
+    own, which a Ctrl-C in the terminal does not reach. It is SIGTERM because SIGINT makes a Python that is still
+    importing print a traceback. If this process dies without leaving the context, the kernel sends the SIGTERM.
 
     :param grace: seconds that the children have to end after SIGTERM; then they are killed.
     """
