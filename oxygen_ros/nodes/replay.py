@@ -94,8 +94,8 @@ class ReplayNode(Node):
                    'published': player.delivered[topic.name, topic.type]} for topic in player.topics]
         return {'bag': str(self._bag.path), 'finished': self._exit_code is not None, 'loops': player.loops,
                 'whole': player.whole, 'published': sum(topic['published'] for topic in topics), 'topics': topics,
-                'skipped': self._skipped, 'differences': player.shortfalls, 'latest_ms': round(self._latest_ns / 1e6, 3),
-                'notes': self._bag.notes + player.notes}
+                'skipped': self._skipped, 'differences': player.shortfalls, 'notes': player.notes + self._bag.notes,
+                'latest_ms': round(self._latest_ns / 1e6, 3)}
 
     def _advertise(self, topic: Topic) -> bool:
         """Make the publisher of a topic. Returns False, with a reason noted, if its type cannot be published here."""

@@ -15,7 +15,7 @@ from itertools import count
 from typing import NamedTuple
 
 from oxygen_ros.errors import ConfigError
-from oxygen_ros.replay.bag import Bag, Topic
+from oxygen_ros.replay.bag import Bag, Topic, shortfalls
 from oxygen_ros.replay.stamps import CLOCK_TYPE, SECOND, StampedTypes, clock_message, clock_shift, read_stamp, restamped
 
 CLOCK_TOPIC = '/clock'
@@ -109,7 +109,7 @@ class Player:
     @property
     def shortfalls(self) -> list[str]:
         """Topics of which fewer messages came out than promised, once the recording was played through as a whole."""
-        return self.bag.shortfalls(self.topics, self._first_loop) if self.whole and self.loops else []
+        return shortfalls(self.topics, self._first_loop) if self.whole and self.loops else []
 
     def schedule(self, start_ns: int, now_ns: int) -> Iterator[Scheduled]:
         """
@@ -149,7 +149,7 @@ class Player:
             if not self.timing.loop or last is None:
                 return
             # The next loop begins one mean message spacing later, and late enough for all stamps to go on increasing.
-            gap = max((last - self._origin) // number, SECOND // 1000)
+            gap = min(max((last - self._origin) // number, SECOND // 1000), SECOND)
             begin += max(min(self._stop - 1, self.bag.end_ns) - self._origin, last - self._origin, span.longest()) + gap
 
     def _selected(self) -> Iterator:

@@ -16,7 +16,7 @@ from rosbags.interfaces import Nodetype
 from rosbags.typesys import Stores, get_types_from_idl, get_types_from_msg, get_typestore
 
 from oxygen_ros.replay.bag import Topic
-from oxygen_ros.replay.storage import Message
+from oxygen_ros.replay.recorded import Message
 
 SECOND = 1_000_000_000
 CLOCK_TYPE = 'rosgraph_msgs/msg/Clock'
