@@ -1,0 +1,139 @@
+"""Launch files and `oxygen_ros up` start the same nodes with the same parameters."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from oxygen_ros import up
+from oxygen_ros.errors import ConfigError
+from oxygen_ros.files import share_directories
+from oxygen_ros.suite import dds_environment, plan, replay_arguments, suite_arguments
+
+LAUNCH = share_directories()[0] / 'launch'
+
+
+def recorded(name: str) -> type:
+    """Return a stand-in for a class of launch or launch_ros, which is not on PyPI. It only keeps its arguments."""
+    def keep(self, *words, **options):
+        vars(self).update(words=words, **options)
+    return type(name, (), {'__init__': keep})
+
+
+@pytest.fixture
+def launch_modules(monkeypatch):
+    names = {
+        'launch': ('LaunchContext', 'LaunchDescription'),
+        'launch.actions': ('DeclareLaunchArgument', 'IncludeLaunchDescription', 'OpaqueFunction', 'Shutdown'),
+        'launch.launch_description_sources': ('PythonLaunchDescriptionSource',),
+        'launch_ros': (),
+        'launch_ros.actions': ('Node',),
+    }
+    for module_name, classes in names.items():
+        module = ModuleType(module_name)
+        vars(module).update({name: recorded(name) for name in classes})
+        monkeypatch.setitem(sys.modules, module_name, module)
+
+
+def load(name: str) -> list:
+    """Return the actions of a launch file."""
+    spec = importlib.util.spec_from_file_location('launch_file', LAUNCH / name)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.generate_launch_description().words[0]
+
+
+def of_kind(actions: list, kind: str) -> list:
+    return [action for action in actions if type(action).__name__ == kind]
+
+
+def start(actions: list, values: dict[str, str]) -> list:
+    """Return the nodes that the opaque functions of a launch file start."""
+    context = SimpleNamespace(launch_configurations=values)
+    return [node for action in of_kind(actions, 'OpaqueFunction') for node in action.function(context)]
+
+
+def values_with(**given: str) -> dict[str, str]:
+    defaults = {argument.name: argument.default for argument in (*suite_arguments(), *replay_arguments())}
+    return {**defaults, **given}
+
+
+@pytest.mark.parametrize(('name', 'arguments'), [
+    ('oxygen.launch.py', suite_arguments()), ('replay.launch.py', replay_arguments())])
+def test_launch_file_declares_each_argument_with_a_description(launch_modules, name, arguments):
+    declared = of_kind(load(name), 'DeclareLaunchArgument')
+    assert [action.words[0] for action in declared] == [argument.name for argument in arguments]
+    for action in declared:
+        assert action.description
+        assert not action.choices or action.default_value in action.choices
+
+
+def test_replay_launch_file_includes_the_other_one(launch_modules):
+    include, = of_kind(load('replay.launch.py'), 'IncludeLaunchDescription')
+    assert Path(include.words[0].words[0]) == LAUNCH / 'oxygen.launch.py'
+
+
+def test_oxygen_launch_file_starts_perception_and_inference(launch_modules):
+    values = values_with(model='tiny', namespace='robot1', log_level='debug', autostart='false')
+    nodes = {node.executable: node for node in start(load('oxygen.launch.py'), values)}
+    assert sorted(nodes) == ['inference', 'perception']
+    inference = nodes['inference']
+    assert inference.namespace == 'robot1'
+    assert inference.ros_arguments == ['--log-level', 'debug']
+    params_file, parameters = inference.parameters
+    assert Path(params_file).name == 'oxygen.yaml'
+    assert parameters == {'model': 'tiny', 'autostart': False, 'use_sim_time': False}
+
+
+def test_replay_launch_file_starts_replay(launch_modules, tmp_path):
+    node, = start(load('replay.launch.py'), values_with(bag=str(tmp_path), topics='/a, /b', loop='true'))
+    assert node.executable == 'replay'
+    assert node.parameters[1] == {'bag': str(tmp_path), 'rate': 1.0, 'loop': True, 'clock': 0.0, 'restamp': True,
+                                  'topics': ['/a', '/b']}
+
+
+def test_replay_gives_either_a_clock_or_new_stamps(tmp_path):
+    for sim_time in ('true', 'false'):
+        runs = plan(values_with(bag=str(tmp_path), use_sim_time=sim_time))
+        replay = runs[-1].parameters
+        assert replay['restamp'] == (sim_time == 'false') == (replay['clock'] == 0.0)
+        assert all(run.parameters['use_sim_time'] == (sim_time == 'true') for run in runs if run.name != 'replay')
+
+
+def test_empty_argument_leaves_the_parameter_file_alone():
+    assert plan(values_with())[0].parameters.keys() == {'autostart', 'use_sim_time'}
+
+
+@pytest.mark.parametrize('given', [{'params_file': 'none.yaml'}, {'bag': 'none'}, {'bag': '.', 'rate': 'quick'}])
+def test_wrong_value_is_named(given):
+    with pytest.raises(ConfigError, match=list(given.values())[-1]):
+        plan(values_with(**given))
+
+
+def test_up_has_the_arguments_of_the_launch_files():
+    parser = argparse.ArgumentParser()
+    up.add_arguments(parser)
+    values = vars(parser.parse_args([]))
+    assert values == values_with()
+    assert vars(parser.parse_args(['--use-sim-time', '--mode', 'isolated']))['use_sim_time'] == 'true'
+
+
+def test_up_writes_parameters_as_the_nodes_read_them(tmp_path):
+    values = values_with(bag=str(tmp_path), topics='/a,/b', namespace='robot1')
+    words = up.command(plan(values)[-1], values)
+    assert words[1:4] == ['-m', 'oxygen_ros', 'replay']
+    assert {'loop:=false', 'rate:=1.0', 'restamp:=true', 'topics:=/a,/b', f'bag:={tmp_path}'} <= set(words)
+    assert words[words.index('--namespace') + 1] == 'robot1'
+
+
+def test_profile_of_the_user_is_kept(monkeypatch):
+    monkeypatch.delenv('FASTRTPS_DEFAULT_PROFILES_FILE', raising=False)
+    monkeypatch.delenv('FASTDDS_DEFAULT_PROFILES_FILE', raising=False)
+    assert all(Path(path).name == 'shm.xml' for path in dds_environment().values())
+    monkeypatch.setenv('FASTRTPS_DEFAULT_PROFILES_FILE', '/home/me/profile.xml')
+    assert dds_environment() == {}
