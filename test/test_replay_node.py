@@ -1,0 +1,227 @@
+"""The replay node as a process, heard over DDS."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+import rclpy
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
+from rosgraph_msgs.msg import Clock
+from sensor_msgs.msg import CompressedImage, Image, JointState
+from std_msgs.msg import String
+from trajectory_msgs.msg import JointTrajectory
+
+from oxygen_ros.cli import main
+from oxygen_ros.nodes.recorded_qos import publisher_qos
+from oxygen_ros.replay.bag import Bag
+from oxygen_ros.replay.stamps import read_stamp
+
+DATA = Path(__file__).parent / 'data'
+G1 = DATA / 'bags' / 'g1_two_cameras'
+DOMAIN = 20 + os.getpid() % 80
+HEAD, FRONT = '/camera/head/image_raw/compressed', '/camera/front/image_raw/compressed'
+TYPES = {'/clock': Clock, '/joint_states': JointState, HEAD: CompressedImage, FRONT: CompressedImage,
+         '/instruction': String, '/robot_description': String, '/joint_trajectory': JointTrajectory}
+
+
+@pytest.fixture(scope='module')
+def context():
+    """Return a ROS context of our own domain, on this machine only."""
+    previous = os.environ.get('ROS_AUTOMATIC_DISCOVERY_RANGE')
+    os.environ['ROS_AUTOMATIC_DISCOVERY_RANGE'] = 'LOCALHOST'
+    context = rclpy.Context()
+    rclpy.init(context=context, domain_id=DOMAIN)
+    yield context
+    context.try_shutdown()
+    if previous is None:
+        del os.environ['ROS_AUTOMATIC_DISCOVERY_RANGE']
+    else:
+        os.environ['ROS_AUTOMATIC_DISCOVERY_RANGE'] = previous
+
+
+class Listener:
+    """Subscribes to topics and keeps the serialized messages. Cameras are best effort, as live ones would be."""
+
+    def __init__(self, context, types):
+        self.received = defaultdict(list)
+        self.node = rclpy.create_node('listener', context=context)
+        self.executor = SingleThreadedExecutor(context=context)
+        self.executor.add_node(self.node)
+        for name, type_ in types.items():
+            best_effort, latched = 'camera' in name, name == '/robot_description'
+            self.node.create_subscription(
+                type_, name, self.received[name].append, QoSProfile(
+                    depth=1000,
+                    reliability=ReliabilityPolicy.BEST_EFFORT if best_effort else ReliabilityPolicy.RELIABLE,
+                    durability=DurabilityPolicy.TRANSIENT_LOCAL if latched else DurabilityPolicy.VOLATILE), raw=True)
+
+    def listen(self, until, seconds=60):
+        """Spin until a condition holds, then for what is still under way; fail after so many seconds."""
+        give_up = time.monotonic() + seconds
+        while not until():
+            assert time.monotonic() < give_up, {name: len(items) for name, items in self.received.items()}
+            self.executor.spin_once(timeout_sec=0.05)
+        quiet = time.monotonic() + 0.3
+        while time.monotonic() < quiet:
+            self.executor.spin_once(timeout_sec=0.05)
+
+    def close(self):
+        self.executor.shutdown()
+        self.node.destroy_node()
+
+
+@pytest.fixture
+def listener(context):
+    """Return a listener to the topics of the G1 recording."""
+    listener = Listener(context, TYPES)
+    yield listener
+    listener.close()
+
+
+@pytest.fixture
+def replay():
+    """Return a function that starts `oxygen_ros replay` with these words. What still runs at the end is killed."""
+    processes = []
+
+    def start(*words):
+        environment = {**os.environ, 'ROS_DOMAIN_ID': str(DOMAIN), 'ROS_AUTOMATIC_DISCOVERY_RANGE': 'LOCALHOST'}
+        processes.append(subprocess.Popen(
+            [sys.executable, '-m', 'oxygen_ros', 'replay', *map(str, words)], env=environment, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def recorded(path, topics):
+    """Return topic -> serialized messages of a recording."""
+    messages = defaultdict(list)
+    with Bag(path) as bag:
+        for message in bag.messages(topics):
+            messages[message.topic].append(message.data + bytes(-len(message.data) % 4))  # DDS pads to 4 bytes
+    return messages
+
+
+def end(process):
+    """Return exit code, standard output and error output of a process that ends by itself."""
+    out, err = process.communicate(timeout=60)
+    assert 'Traceback' not in err
+    return process.returncode, out, err
+
+
+@pytest.mark.parametrize('path', [G1, DATA / 'bags' / 'g1_two_cameras_sqlite3'], ids=lambda path: path.name)
+def test_every_message_arrives_as_it_was_recorded(listener, replay, path):
+    process = replay(path, '--rate', 2, '--topics', *TYPES, '--wait-for-subscribers', 20, '--json')
+    listener.listen(lambda: process.poll() is not None)
+    code, out, _ = end(process)
+    report = json.loads(out)
+    assert code == 0 and report['published'] == 393 and report['differences'] == []
+    expected = recorded(path, TYPES)
+    for name in TYPES:
+        if 'camera' in name:  # best effort: some may be lost on a busy machine, none may be changed
+            assert len(listener.received[name]) >= 27
+            assert set(listener.received[name]) <= set(expected[name])
+        else:
+            assert listener.received[name] == expected[name]
+
+
+def test_own_outputs_and_types_that_are_not_installed_are_left_out_by_name(listener, replay):
+    process = replay(G1, '--rate', 10, '--wait-for-subscribers', 20)
+    listener.listen(lambda: process.poll() is not None)
+    code, out, err = end(process)
+    assert code == 0 and 'messages on' in out
+    assert '/joint_trajectory is not played: it is an output of this suite' in err
+    assert listener.received['/joint_trajectory'] == [] and len(listener.received['/joint_states']) == 150
+
+
+def test_restamped_loops_happen_now_and_go_on_increasing(listener, replay):
+    process = replay(G1, '--rate', 4, '--loop', '--restamp', '--clock', 50, '--wait-for-subscribers', 20)
+    listener.listen(lambda: len(listener.received['/joint_states']) > 310)  # a loop has 150
+    process.send_signal(signal.SIGINT)
+    code, _, _ = end(process)
+    assert code == 0
+    for name in ('/joint_states', HEAD, FRONT, '/clock'):
+        stamps = [read_stamp(data) for data in listener.received[name]]
+        assert len(stamps) > 20 and all(a < b for a, b in zip(stamps, stamps[1:])), name
+        assert abs(stamps[-1] - time.time_ns()) < 60e9
+
+
+def test_topics_get_other_names(context, replay):
+    listener = Listener(context, {'/robot1/joints': JointState})
+    process = replay(G1, '--topics', '/joint_states', '--remap', '/joint_states:=joints', '--namespace', 'robot1',
+                     '--rate', 20, '--wait-for-subscribers', 20)
+    listener.listen(lambda: process.poll() is not None)
+    listener.close()
+    assert end(process)[0] == 0 and len(listener.received['/robot1/joints']) == 150
+
+
+def test_missing_part_gives_exit_code_1_and_names_the_topics(replay):
+    code, out, err = end(replay(DATA / 'cases' / '87-split-part-missing' / 'bag', '--rate', 100))
+    assert code == 1 and 'published 40 of 60' in out
+    assert '/left/image_raw: 30 messages promised, 20 delivered' in err
+
+
+def test_files_with_other_qos_text_are_played(context, replay):
+    listener = Listener(context, {'/left/image_raw': Image, '/joint_states': JointState})
+    process = replay(DATA / 'cases' / '101-metadata-qos-text-differs' / 'bag_mcap', '--wait-for-subscribers', 20)
+    listener.listen(lambda: process.poll() is not None)
+    listener.close()
+    assert end(process)[0] == 0
+    assert len(listener.received['/left/image_raw']) == len(listener.received['/joint_states']) == 10
+
+
+@pytest.mark.parametrize('words, text', [
+    (['/no/such/recording'], '/no/such/recording'),
+    ([], 'no recording'),
+    ([G1, '--rate', '0'], 'rate'),
+    ([G1, '--start-offset', '100'], 'lasts only'),
+    ([G1, '--topics', '/camera/tail'], '/camera/head'),
+    ([G1, '--remap', '/a'], 'old:=new'),
+    ([DATA / 'cases' / '86-zero-byte-db3' / 'bag_zero'], 'bag_zero.db3'),
+])
+def test_wrong_use_is_one_line_and_exit_code_2(monkeypatch, capsys, words, text):
+    monkeypatch.setenv('ROS_DOMAIN_ID', str(DOMAIN))
+    monkeypatch.setenv('ROS_AUTOMATIC_DISCOVERY_RANGE', 'LOCALHOST')
+    code = main(['replay', *map(str, words)])
+    out, err = capsys.readouterr()
+    assert code == 2 and out == ''
+    assert err.startswith('error:') and err.count('\n') == 1 and text in err
+
+
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+def test_signals_end_a_loop_at_once(listener, replay, number):
+    process = replay(G1, '--loop', '--wait-for-subscribers', 20)
+    listener.listen(lambda: listener.received['/joint_states'])
+    process.send_signal(number)
+    code, out, err = end(process)
+    assert code == 0 and 'stopped' in out and 'error' not in err.lower()
+
+
+def test_info_shows_the_recording_and_plays_nothing(replay):
+    code, out, _ = end(replay(G1, '--info', '--json'))
+    info = json.loads(out)
+    assert code == 0 and info['count'] == 394 and info['duration_s'] == 2.981
+    assert {'topic': HEAD, 'type': 'sensor_msgs/msg/CompressedImage', 'count': 30, 'promised': 30,
+            'qos': ['best_effort, volatile, depth 5']} in info['topics']
+    code, out, _ = end(replay(DATA / 'cases' / '87-split-part-missing' / 'bag', '--info'))
+    assert code == 0 and '20 of 30 promised  /joint_states' in out and 'bag_1.mcap is missing' in out
+
+
+def test_recorded_qos_becomes_that_of_the_publisher():
+    with Bag(G1) as bag:
+        qos = {topic.name: publisher_qos(topic) for topic in bag.topics}
+    assert qos[HEAD].reliability == ReliabilityPolicy.BEST_EFFORT
+    assert qos['/joint_states'].reliability == ReliabilityPolicy.RELIABLE
+    assert qos['/joint_states'].durability == DurabilityPolicy.VOLATILE and qos['/joint_states'].depth == 10
+    assert qos['/robot_description'].durability == DurabilityPolicy.TRANSIENT_LOCAL
