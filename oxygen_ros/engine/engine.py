@@ -6,6 +6,7 @@ Threads: none of its own. All methods are called by one thread (see worker.py), 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 import logging
@@ -83,7 +84,7 @@ class Engine:
         self._observation: PolicyInput | None = None
         self._instruction = ''
         self._pinned: PrefilledFrame | None = None
-        self._deadline: float | None = None
+        self._deadlines: deque[float] = deque()  # of actions that are due, ascending
         self._waiting: list[TextStream] = []
         self._running: list[TextStream] = []  # ascending by slot
         self._steps_done = 0
@@ -101,15 +102,13 @@ class Engine:
         self._instruction = instruction
 
     def request_action(self, deadline: float) -> None:
-        """Ask for one action chunk by a deadline. One that was asked for before and not made is a missed deadline."""
-        if self._deadline is not None:
-            self.statistics.counters.deadline_misses += 1
-        self._deadline = deadline
+        """Ask for one action chunk by a deadline, later than those asked for before."""
+        self._deadlines.append(deadline)
         self._tracer.mark('deadline', deadline)
 
     def cancel_action(self) -> None:
         """Want no action any more."""
-        self._deadline = None
+        self._deadlines.clear()
 
     def submit(self, request: TextRequest) -> None:
         """
@@ -168,35 +167,44 @@ class Engine:
         return None
 
     @torch.inference_mode()
-    def warm_up(self, rounds: int = 3) -> None:
+    def warm_up(self, inputs: PolicyInput, rounds: int = 3) -> None:
         """
-        Measure every stage once on a black picture, so that the first deadlines are predicted, not guessed.
+        Measure every stage, so that the first deadlines are predicted, not guessed.
 
-        Leaves no frame, branch or statistics behind.
+        The first round is not counted: it pays for memory and code that later ones find ready. Leaves no frame, branch
+        or statistics behind.
+
+        :param inputs: an observation like those to come (same cameras and state), for example black pictures.
         """
-        spec, clock = self.model.spec, self._clock
-        black = PolicyInput(0, 0, dict.fromkeys(spec.cameras, torch.zeros((64, 64, 3), dtype=torch.uint8).numpy()),
-                            torch.zeros(0, dtype=torch.float64).numpy())
-        sizes = sorted({1, 2, 4, self.config.max_branches} & set(range(1, self.config.max_branches + 1)))
-        for _ in range(rounds):
-            frame = self._prefill(black)
-            noise = torch.zeros((spec.horizon, spec.action_dim))
+        noise = torch.zeros((self.model.spec.horizon, self.model.spec.action_dim))
+        sizes = [size for size in (1, 2, 4, 8, 16, 32) if size <= self.config.max_branches]
+        for number in range(rounds + 1):
+            frame = self._prefill(inputs)
             self._timed(Stage.DENOISE, 1, lambda: self.model.denoise(self.cache, frame, noise, self._denoise_steps()))
             for size in sizes:
                 slots = [self.cache.open_branch(frame) for _ in range(size)]
-                self._timed(Stage.EXTEND, 8 * size, lambda: self.model.extend(self.cache, slots, [[0] * 8] * size))
+                prompt = [0] * min(8, self.config.branch_tokens - 2)
+                self._timed(Stage.EXTEND, len(prompt) * size,
+                            lambda: self.model.extend(self.cache, slots, [prompt] * size))
                 for _ in range(2):
                     self._timed(Stage.DECODE, size, lambda: self.model.extend(self.cache, slots, [[0]] * size))
                 for slot in slots:
                     self.cache.close_branch(slot)
             self.cache.release_frame(frame)
-        self.statistics.reset(clock())
+            if number == 0:
+                self.costs = CostModel()
+        self.cache.peak_bytes = 0
+        self.statistics.reset(self._clock())
 
     def end(self) -> None:
         """Cancel everything, forget the frames and want no action; the model and the pools stay."""
         self.cancel()
         self.cancel_action()
         self.forget_observations()
+
+    def close(self) -> None:
+        """Close the trace file."""
+        self._tracer.close()
 
     def check_integrity(self) -> None:
         """Prove that no slot of the cache is lost or shared by mistake; see `UnifiedKVCache.check_integrity`."""
@@ -216,7 +224,12 @@ class Engine:
     # -- stages ------------------------------------------------------------------------------------------------------
 
     def _act(self) -> None:
-        deadline, self._deadline, self._steps_done = self._deadline, None, 0
+        self._steps_done = 0
+        deadline = self._deadlines.popleft()
+        while self._deadlines and deadline < self._clock():
+            # Overload: one chunk for the newest deadline serves better than one for each that is past.
+            self.statistics.counters.deadline_misses += 1
+            deadline = self._deadlines.popleft()
         inputs = self._observation
         if inputs is None:
             self._emit(ActionSkipped(deadline, 'no frame has arrived'))
@@ -374,7 +387,7 @@ class Engine:
         ready = (pinned is not None and newest is not None
                  and (newest.stamp_ns - pinned.inputs.stamp_ns) / 1e9 <= self.config.scheduler.text_frame_age)
         return SchedulerState(
-            deadline=self._deadline, has_observation=newest is not None,
+            deadline=self._deadlines[0] if self._deadlines else None, has_observation=newest is not None,
             action_prefilled=newest is not None and self._is_prefilled(newest), text_frame_ready=ready,
             waiting=tuple(Waiting(s.request.request_id, (s.request.priority, s.request.arrived), len(s.prompt),
                                   s.request.expires) for s in self._waiting),

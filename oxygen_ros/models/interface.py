@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from oxygen_ros.engine.kv_cache import CacheSpec, ExtraSpec, UnifiedKVCache
+from oxygen_ros.observation import Observation
 
 
 @dataclass(frozen=True)
@@ -69,15 +70,22 @@ class PolicyInput:
     """
     One observation as a model sees it, still independent of the model family.
 
-    :param number: frame number; stamp_ns: stamp of the observation.
-    :param images: camera name (as in `ModelSpec.cameras`) -> uint8 [height, width, 3] RGB; absent cameras are masked.
+    :param observation: images by the names of `ModelSpec.cameras`; absent cameras are masked.
     :param state: float64 [state joints], normalised; empty if the model takes no state.
     """
 
-    number: int
-    stamp_ns: int
-    images: Mapping[str, np.ndarray]
+    observation: Observation
     state: np.ndarray = field(default_factory=lambda: np.zeros(0))
+
+    @property
+    def number(self) -> int:
+        """Frame number."""
+        return self.observation.number
+
+    @property
+    def stamp_ns(self) -> int:
+        """Stamp of the observation in nanoseconds."""
+        return self.observation.stamp_ns
 
 
 class TextTokenizer(Protocol):

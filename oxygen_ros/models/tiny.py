@@ -17,9 +17,11 @@ from torch import nn
 
 from oxygen_ros.engine.kv_cache import UnifiedKVCache
 from oxygen_ros.errors import ConfigError
+from oxygen_ros.models.checkpoints import load_strict
 from oxygen_ros.models.gemma import GemmaConfig
 from oxygen_ros.models.interface import ModelSpec, PolicyInput
 from oxygen_ros.models.pi0_network import Pi0Config, Pi0Network
+from oxygen_ros.models.registry import LoadOptions
 from oxygen_ros.models.siglip import VisionConfig
 from oxygen_ros.models.tokenizer import WordTokenizer
 from oxygen_ros.perception.resize import resize_with_pad
@@ -38,10 +40,9 @@ class TinyModel:
     memory = `<memory>`.
 
     :param config: parsed `config/models/tiny.yaml`.
-    :param seed: seed of the random weights.
     """
 
-    def __init__(self, config: Mapping, seed: int = 0, dtype: torch.dtype = torch.float32, device: str = 'cpu') -> None:
+    def __init__(self, config: Mapping, options: LoadOptions = LoadOptions()) -> None:
         # State values are control tokens: their bins are no text.
         controls = [*CONTROLS, *(f'state{i}' for i in range(-1, STATE_BINS))]
         self.tokenizer = WordTokenizer(config['words'].split(), controls)
@@ -52,18 +53,24 @@ class TinyModel:
                             self.tokenizer.size, config['horizon'], config['action_dim'],
                             prefix_tokens + BRANCH_POSITIONS)
         self.network = Pi0Network(network)
-        initialise(self.network, seed)
+        random = options.checkpoint is None
+        if random:
+            initialise(self.network, options.seed)
+        else:
+            load_strict(self.network, options.checkpoint)
+        dtype, device = options.dtype, options.device
         self.network.to(device=device, dtype=dtype).eval()
         control_ids = range(self.tokenizer.control(CONTROLS[0]), self.tokenizer.size)
         eos = self.tokenizer.control('eos')
         self.spec = ModelSpec(
-            name='tiny', weights=f'random, seed {seed}', random_weights=True, layers=network.decoder.depth,
+            name='tiny', weights=f'random, seed {options.seed}' if random else str(options.checkpoint),
+            random_weights=random, layers=network.decoder.depth,
             kv_heads=network.decoder.kv_heads, head_dim=network.decoder.head_dim, vocabulary=network.vocabulary,
             prefix_tokens=prefix_tokens, horizon=network.horizon, action_dim=network.action_dim,
             action_period=config['action_period'], cameras=tuple(config['cameras']),
             denoise_steps=config['denoise_steps'], stop_tokens=frozenset({eos}),
             # Random weights would spell bytes at random; words at least can be read.
-            suppressed_tokens=(*range(256), *(i for i in control_ids if i != eos)),
+            suppressed_tokens=(*(range(256) if random else ()), *(i for i in control_ids if i != eos)),
             first_action_offset=1, dtype=dtype, device=device, frame_extras=network.frame_extras(dtype))
 
     def prefix_tokens(self, instruction: str, state: np.ndarray) -> list[int]:
@@ -86,7 +93,8 @@ class TinyModel:
     def prefill(self, inputs: PolicyInput, instruction: str, cache: UnifiedKVCache, frame: int) -> None:
         """Write the prefix of an observation into a frame slot; see `VLAModel.prefill`."""
         side = self.network.config.vision.image
-        images = [resize_with_pad(inputs.images[name], side, side) for name in self.spec.cameras if name in inputs.images]
+        given = inputs.observation.images
+        images = [resize_with_pad(given[name], side, side) for name in self.spec.cameras if name in given]
         pixels = torch.from_numpy(np.stack(images)) if images else torch.zeros((0, side, side, 3), dtype=torch.uint8)
         pixels = pixels.to(self.spec.device).permute(0, 3, 1, 2).to(self.spec.dtype) / 127.5 - 1
         tokens = torch.tensor(self.prefix_tokens(instruction, inputs.state), device=self.spec.device)
@@ -110,6 +118,11 @@ class TinyModel:
         if task == 'answer':
             return [control('answer'), *self.tokenizer.encode(text), control('reply')]
         return [control(task)]
+
+
+def load(config: Mapping, options: LoadOptions) -> TinyModel:
+    """Return the model of a parsed model file; see `registry.load_model`."""
+    return TinyModel(config, options)
 
 
 def initialise(network: nn.Module, seed: int) -> None:

@@ -1,0 +1,126 @@
+"""
+The one thread that owns the engine. Everybody else talks to it through an inbox and an outbox.
+
+Who may call what: `post`, `call`, `start` and `stop` from any thread. The engine itself is touched by the worker thread
+only, between `start` and `stop`. `emit`, the outbox, is called in the worker thread: it must not block.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+import logging
+import math
+import threading
+import time
+
+from oxygen_ros.engine.engine import Engine
+
+logger = logging.getLogger(__name__)
+
+Command = Callable[[Engine], object]
+
+
+@dataclass(frozen=True)
+class WorkerFailed:
+    """The engine raised; the worker thread has ended."""
+
+    error: Exception
+
+
+class Worker:
+    """
+    Runs an engine in a thread of its own.
+
+    :param emit: called with `WorkerFailed` when the engine raises. (The engine has its own `emit` for its events.)
+    """
+
+    def __init__(self, engine: Engine, emit: Callable[[WorkerFailed], None]) -> None:
+        self._engine, self._emit = engine, emit
+        self._inbox: deque[tuple[Command, Future | None]] = deque()
+        self._arrived = threading.Condition()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name='engine', daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
+    def post(self, command: Command) -> None:
+        """Have a command run with the engine, soon: before the next decode step at the latest. An error ends the worker."""
+        self._put(command, None)
+
+    def call(self, command: Command) -> Future:
+        """Like `post`, and return a future of the command's result or error."""
+        future: Future = Future()
+        self._put(command, future)
+        return future
+
+    def stop(self, timeout: float = 5.0) -> bool:
+        """End after the stage in progress; commands not yet run are cancelled. Return whether the thread has ended."""
+        with self._arrived:
+            self._stopping = True
+            self._arrived.notify()
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+        self._cancel_rest()
+        return not self._thread.is_alive()
+
+    def _put(self, command: Command, future: Future | None) -> None:
+        with self._arrived:
+            if self._stopping:
+                if future is not None:
+                    future.cancel()
+                return
+            self._inbox.append((command, future))
+            self._arrived.notify()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                self._drain()
+                wait_until = self._engine.run_cycle(self._poll)
+                if wait_until is not None:
+                    self._sleep(wait_until)
+        except Exception as error:  # noqa: B902 - the node must hear of anything that ends this thread
+            logger.exception('the engine failed')
+            with self._arrived:
+                self._stopping = True
+            self._cancel_rest()
+            self._emit(WorkerFailed(error))
+
+    def _poll(self) -> bool:
+        """Between decode steps: run what has arrived; say whether to plan anew."""
+        if not self._inbox:
+            return self._stopping
+        self._drain()
+        return True
+
+    def _drain(self) -> None:
+        while self._inbox:
+            command, future = self._inbox.popleft()
+            if future is None:
+                command(self._engine)
+            elif future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(command(self._engine))
+                except Exception as error:  # noqa: B902 - it belongs to the caller
+                    future.set_exception(error)
+
+    def _sleep(self, until: float) -> None:
+        with self._arrived:
+            if not self._inbox and not self._stopping:
+                self._arrived.wait(None if math.isinf(until) else max(0.0, until - time.monotonic()))
+
+    def _cancel_rest(self) -> None:
+        while self._inbox:
+            _, future = self._inbox.popleft()
+            if future is not None:
+                future.cancel()

@@ -1,0 +1,90 @@
+"""Finds and loads a model by name. A new family is one new file with a `load` function, and one line here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+import importlib
+from pathlib import Path
+
+import torch
+import yaml
+
+from oxygen_ros.errors import ConfigError
+from oxygen_ros.files import config_file
+from oxygen_ros.models.interface import VLAModel
+
+# Family -> module with `load(config, options) -> VLAModel`. Imported only when used.
+FAMILIES = {
+    'tiny': 'oxygen_ros.models.tiny',
+}
+DTYPES = {'float32': torch.float32, 'bfloat16': torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """
+    :param checkpoint: directory with the weights; None means random weights, where a family allows that.
+    :param seed: of random weights.
+    """
+
+    checkpoint: Path | None = None
+    dtype: torch.dtype = torch.float32
+    device: str = 'cpu'
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """A parsed `config/models/*.yaml`. `layout` names the layout of the robot file that fits the model."""
+
+    name: str
+    family: str
+    layout: str
+    content: Mapping
+
+
+def read_model_file(name_or_path: str) -> ModelFile:
+    """
+    Read a model file.
+
+    :raises ConfigError: it does not exist, is no YAML mapping, or names no known family or layout.
+    """
+    path = config_file('models', name_or_path)
+    try:
+        content = yaml.safe_load(path.read_text(encoding='utf-8'))
+    except yaml.YAMLError as error:
+        raise ConfigError(f'model file {path} is not valid YAML: {error}') from error
+    missing = [key for key in ('family', 'layout') if not isinstance(content, dict) or key not in content]
+    if missing:
+        raise ConfigError(f'model file {path} lacks {" and ".join(missing)}')
+    if content['family'] not in FAMILIES:
+        raise ConfigError(f'model file {path}: unknown family {content["family"]!r}: choose one of {sorted(FAMILIES)}')
+    return ModelFile(path.stem, content['family'], content['layout'], content)
+
+
+def load_model(file: ModelFile, options: LoadOptions) -> VLAModel:
+    """
+    Load the model that a file describes.
+
+    :raises ConfigError: the checkpoint is missing or does not fit, or the file has a wrong key or value.
+    """
+    if options.checkpoint is not None and not options.checkpoint.is_dir():
+        raise ConfigError(f'checkpoint {str(options.checkpoint)!r} is not a directory: give the one that holds the '
+                          'weights, or leave it empty for random weights')
+    if not _available(options.device):
+        raise ConfigError(f'device {options.device!r} is not available here: use cpu, or install a torch build for it')
+    try:
+        return importlib.import_module(FAMILIES[file.family]).load(file.content, options)
+    except KeyError as error:
+        raise ConfigError(f'model file {file.name} lacks the key {error}') from error
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f'model file {file.name}: {error}') from error
+
+
+def _available(device: str) -> bool:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError):  # what torch raises for unknown and for missing devices
+        return False
+    return True

@@ -1,0 +1,142 @@
+"""What the inference node says on /diagnostics, and the log lines on edges that belong to it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+from std_msgs.msg import Header
+
+from oxygen_ros.engine.statistics import EngineStatus
+from oxygen_ros.nodes.conversion import time_to_msg
+
+if TYPE_CHECKING:
+    from oxygen_ros.nodes.inference import InferenceNode
+
+OK, WARN, ERROR = DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR
+
+
+class InferenceDiagnostics:
+    """Collects faults as they happen and publishes the state once a second."""
+
+    def __init__(self, node: InferenceNode) -> None:
+        self._node = node
+        self._publisher = node.create_publisher(DiagnosticArray, '/diagnostics', 10)
+        self._frame_time: float | None = None
+        self._frame_age = 0.0
+        self._frame_fault = self._memory_fault = ''
+        self._frames_refused = 0
+        self.rejected = 0
+        self._misses = 0
+
+    # -- events ------------------------------------------------------------------------------------------------------
+
+    def frame_arrived(self, stamp_ns: int) -> None:
+        """Note a good frame."""
+        if self._frame_fault:
+            self._node.get_logger().info('frames are good again')
+            self._frame_fault = ''
+        self._frame_time = time.monotonic()
+        self._frame_age = (self._node.get_clock().now().nanoseconds - stamp_ns) / 1e9
+
+    def frame_refused(self, reason: str) -> None:
+        """Note a frame that cannot be used."""
+        self._frames_refused += 1
+        if not self._frame_fault:
+            self._node.get_logger().warning(f'a frame cannot be used: {reason}')
+        self._frame_fault = reason
+
+    def chunk_rejected(self, reason: str) -> None:
+        """Note a chunk that the safety check dropped."""
+        self.rejected += 1
+        if self.rejected == 1:
+            self._node.get_logger().error(f'{reason}; further ones are counted in status and diagnostics')
+
+    def memory_failed(self, reason: str) -> None:
+        """Note that a memory entry could not be stored."""
+        if not self._memory_fault:
+            self._node.get_logger().error(reason)
+        self._memory_fault = reason
+
+    def memory_worked(self) -> None:
+        """Note that storing works."""
+        if self._memory_fault:
+            self._node.get_logger().info('memory works again')
+            self._memory_fault = ''
+
+    # -- publication -------------------------------------------------------------------------------------------------
+
+    def publish(self, status: EngineStatus | None) -> None:
+        """Publish one status per part; None means that the engine does not run."""
+        node = self._node
+        statuses = [self._state()]
+        if node.active:
+            statuses.append(self._frames())
+            if status is not None:
+                statuses += [self._actions(status), self._texts(status), self._cache(status)]
+            statuses.append(self._entry(self._memory_fault and ERROR, 'memory', self._memory_fault or 'notes are stored',
+                                        path=str(node.memory.path)))
+        self._publisher.publish(DiagnosticArray(
+            header=Header(stamp=time_to_msg(node.get_clock().now().nanoseconds)), status=statuses))
+
+    def _state(self) -> DiagnosticStatus:
+        node = self._node
+        if node.get_parameter('use_sim_time').value and node.get_clock().now().nanoseconds == 0:
+            return self._entry(ERROR, 'state', 'use_sim_time is set and no /clock has come: nothing runs; start what '
+                               'publishes /clock or set use_sim_time to false')
+        if node.session is None:
+            return self._entry(WARN, 'state', 'unconfigured: no model is loaded')
+        spec = node.session.spec
+        text = node.state_name
+        level = OK
+        if spec.random_weights:
+            level, text = WARN, f'{text}; the weights are random, no output means anything'
+        if not node.may_move:
+            text += '; no commands are published'
+        return self._entry(level, 'state', text, model=spec.name, weights=spec.weights, mode=node.values['mode'],
+                           robot=node.session.action.robot.name)
+
+    def _frames(self) -> DiagnosticStatus:
+        limit = self._node.values['max_frame_age']
+        if self._frame_fault:
+            return self._entry(ERROR, 'frames', self._frame_fault, refused=self._frames_refused)
+        topic = self._node.resolve_topic_name('frames')
+        if self._frame_time is None:
+            return self._entry(ERROR, 'frames', f'no frame on {topic} since the start: is the perception node running?')
+        silent = time.monotonic() - self._frame_time
+        if silent > max(1.0, limit):
+            return self._entry(ERROR, 'frames', f'no frame on {topic} for {silent:.1f} s: look at the diagnostics of '
+                               'the perception node')
+        late = self._frame_age > limit
+        text = f'{self._frame_age * 1e3:.0f} ms old on arrival' + (f', max_frame_age is {limit:g} s' if late else '')
+        return self._entry(late and WARN, 'frames', text, refused=self._frames_refused)
+
+    def _actions(self, status: EngineStatus) -> DiagnosticStatus:
+        wanted = self._node.values['action.rate']
+        new_misses, self._misses = status.counters.deadline_misses - self._misses, status.counters.deadline_misses
+        slow = wanted > 0 and self._node.state_name == 'active' and status.action_rate < 0.9 * wanted
+        level = WARN if slow or new_misses > 0 or self.rejected else OK
+        return self._entry(
+            level, 'actions', f'{status.action_rate:.2f} of {wanted:.2f} chunks per second, {new_misses} new misses',
+            lateness_p99_ms=f'{status.lateness_p99 * 1e3:.1f}', cycle_ms=f'{status.cycle * 1e3:.1f}',
+            deadline_misses=status.counters.deadline_misses, stale_frames=status.counters.stale_frames,
+            rejected_chunks=self.rejected)
+
+    def _texts(self, status: EngineStatus) -> DiagnosticStatus:
+        starving = status.waiting > 0 and status.tokens_per_second == 0
+        text = (f'{status.waiting} texts wait and none gets time: lower action.rate or the number of denoise steps'
+                if starving else f'{status.tokens_per_second:.0f} tokens per second')
+        return self._entry(starving and WARN, 'texts', text, running=status.running, waiting=status.waiting,
+                           finished=status.counters.texts_finished, unfinished=status.counters.texts_unfinished,
+                           notes_dropped=status.counters.notes_dropped)
+
+    def _cache(self, status: EngineStatus) -> DiagnosticStatus:
+        return self._entry(OK, 'kv_cache', f'{status.kv_bytes / 2**20:.1f} of {status.kv_bytes_allocated / 2**20:.1f} MiB',
+                           peak_bytes=status.kv_bytes_peak, budget_bytes=status.kv_bytes_budget,
+                           frames=status.frames_resident, branches=status.running)
+
+    def _entry(self, level: bytes | str, part: str, text: str, **values: object) -> DiagnosticStatus:
+        name = self._node.get_fully_qualified_name().strip('/')
+        return DiagnosticStatus(level=level or OK, name=f'{name}: {part}', message=text, hardware_id='oxygen_ros',
+                                values=[KeyValue(key=key, value=str(value)) for key, value in values.items()])

@@ -1,0 +1,87 @@
+"""Parameters of the inference node, and the settings that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from oxygen_ros.engine.engine import EngineConfig
+from oxygen_ros.engine.scheduler import Mode, SchedulerConfig
+from oxygen_ros.models.registry import DTYPES
+from oxygen_ros.nodes.parameters import NodeParameter
+from oxygen_ros.robot.chunk_buffer import WhenEmpty
+from oxygen_ros.tasks.session import SessionSettings, TextSettings
+
+
+def _text_parameters(task: str, what: str, defaults: TextSettings) -> tuple[NodeParameter, ...]:
+    return (
+        NodeParameter(f'{task}.max_tokens', defaults.max_tokens, f'Most tokens of {what}.', 1, 4096),
+        NodeParameter(f'{task}.temperature', defaults.temperature, f'Sampling temperature of {what}; 0 is greedy.', 0.0,
+                      10.0),
+        NodeParameter(f'{task}.top_p', defaults.top_p, f'Nucleus of tokens that {what} is sampled from.', 0.01, 1.0),
+        NodeParameter(f'{task}.timeout', defaults.timeout, f'Seconds after which {what} is given up.', 0.1, 3600.0),
+        NodeParameter(f'{task}.queue_limit', defaults.queue_limit, f'Most that wait at once of {what}.', 1, 1000),
+    )
+
+
+PARAMETERS = (
+    NodeParameter('autostart', False, 'Configure and activate by itself at start.'),
+    NodeParameter('model', 'tiny', 'Model: a name in config/models or a path to a YAML file.'),
+    NodeParameter('checkpoint', '', 'Directory with the weights; empty for random weights, where the model allows it.'),
+    NodeParameter('robot', 'unitree_g1', 'Robot: a name in config/robots or a path to a YAML file.'),
+    NodeParameter('device', 'cpu', 'torch device of the model, for example cpu, cuda or cuda:1.'),
+    NodeParameter('dtype', 'float32', 'Number type of weights and KV cache.', choices=tuple(DTYPES)),
+    NodeParameter('threads', 0, 'CPU threads of torch; 0 takes half of the cores.', 0, 1024),
+    NodeParameter('seed', 0, 'Seed of random weights, action noise and sampling.', 0, 2**31 - 1),
+    NodeParameter('mode', Mode.CONTINUOUS_BATCHING.value, 'How tasks share the model.',
+                  choices=tuple(mode.value for mode in Mode)),
+    NodeParameter('tokens_per_cycle', 0, 'Decode steps per action cycle; 0 decodes as long as time allows.', 0, 10000),
+    NodeParameter('deadline_margin', 0.005, 'Seconds kept free before an action has to begin.', 0.0, 1.0),
+    NodeParameter('text_frame_age', 0.5, 'Seconds by which a text may start on an older frame than the newest.', 0.0, 60.0),
+    NodeParameter('stream_interval', 0.05, 'Shortest time in seconds between two pieces of one text.', 0.0, 10.0),
+    NodeParameter('kv_budget_mib', 1024.0, 'Hard limit of the KV cache in MiB.', 0.1, 1e6),
+    NodeParameter('max_branches', 8, 'Most texts that decode at the same time.', 1, 256),
+    NodeParameter('branch_tokens', 160, 'Most tokens of one text with its prompt.', 8, 65536),
+    NodeParameter('max_frames', 0, 'Frames whose KV is kept; 0 takes max_branches + 2.', 0, 1024),
+    NodeParameter('instruction', 'look around', 'What the robot shall do until it is told otherwise.'),
+    NodeParameter('action.rate', 5.0, 'Action chunks per second; 0 switches actions off.', 0.0, 100.0),
+    NodeParameter('action.denoise_steps', 0, 'Flow-matching steps; 0 takes the default of the model.', 0, 1000),
+    NodeParameter('max_frame_age', 0.5, 'Seconds (by its stamp) beyond which a frame is not acted on.', 0.01, 60.0),
+    NodeParameter('speech.rate', 2.0, 'Spoken lines started per second; 0 switches the narration off.', 0.0, 100.0),
+    *_text_parameters('speech', 'a spoken line', TextSettings(max_tokens=24, temperature=0.7)),
+    *_text_parameters('answer', 'an answer', TextSettings(max_tokens=48, temperature=0.7, queue_limit=8)),
+    NodeParameter('memory.rate', 0.5, 'Memory notes started per second; 0 switches memory off.', 0.0, 100.0),
+    *_text_parameters('memory', 'a memory note', TextSettings(max_tokens=32, temperature=0.7, queue_limit=1)),
+    NodeParameter('memory.path', '~/.ros/oxygen_ros/memory.db', 'Database file of the memory.'),
+    NodeParameter('memory.max_entries', 100_000, 'Memory entries kept; the oldest go first.', 1, 100_000_000),
+    NodeParameter('memory.max_age', 0.0, 'Seconds after which a memory entry goes; 0 keeps it.', 0.0),
+    NodeParameter('memory.max_bytes', 100_000_000, 'Bytes of text that memory keeps.', 1),
+    NodeParameter('command.rate', 50.0, 'Joint commands per second.', 1.0, 1000.0),
+    NodeParameter('command.blend_time', 0.1, 'Seconds in which a new chunk takes over from the one before.', 0.0, 5.0),
+    NodeParameter('command.lifetime', 1.0, 'Seconds after the stamp of their frame when commands expire.', 0.05, 60.0),
+    NodeParameter('command.when_empty', WhenEmpty.HOLD.value, 'What to do when chunks run out: hold or stop commanding.',
+                  choices=tuple(choice.value for choice in WhenEmpty)),
+    NodeParameter('dry_run', False, 'Publish nothing that moves the robot.'),
+    NodeParameter('allow_random_weights', False, 'Publish commands even if the weights are random (tests, demonstrations).'),
+    NodeParameter('trace_file', '', 'File for a trace of the engine in the Chrome format; empty writes none.'),
+)
+
+
+def session_settings(values: Mapping[str, Any]) -> SessionSettings:
+    """Return the settings that the parameters make."""
+    def text(task: str) -> TextSettings:
+        return TextSettings(**{name: values[f'{task}.{name}']
+                               for name in ('max_tokens', 'temperature', 'top_p', 'timeout', 'queue_limit')})
+
+    scheduler = SchedulerConfig(Mode(values['mode']), values['tokens_per_cycle'], values['deadline_margin'],
+                                values['text_frame_age'])
+    engine = EngineConfig(
+        scheduler, max_branches=values['max_branches'], branch_tokens=values['branch_tokens'],
+        max_frames=values['max_frames'], kv_budget_mib=values['kv_budget_mib'],
+        denoise_steps=values['action.denoise_steps'], seed=values['seed'], max_frame_age=values['max_frame_age'],
+        stream_interval=values['stream_interval'])
+    return SessionSettings(
+        model=values['model'], checkpoint=values['checkpoint'], robot=values['robot'], device=values['device'],
+        dtype=values['dtype'], seed=values['seed'], engine=engine, answer=text('answer'), speech=text('speech'),
+        memory=text('memory'), blend_time=values['command.blend_time'], command_lifetime=values['command.lifetime'],
+        when_empty=values['command.when_empty'])

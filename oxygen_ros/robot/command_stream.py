@@ -1,0 +1,76 @@
+"""From chunks to commands: buffer, safety limiter and the stop latch in one place."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from oxygen_ros.robot.chunk import JointChunk, JointCommand, JointTrajectory
+from oxygen_ros.robot.chunk_buffer import ChunkBuffer, PushResult
+from oxygen_ros.robot.joints import MissingJoint, select
+from oxygen_ros.robot.robot_file import Robot
+from oxygen_ros.robot.safety import LimitedCommand, SafetyLimiter
+
+
+class CommandStream:
+    """
+    Everything between an action chunk and what is sent to the robot.
+
+    Begins at the measured position, accepts chunks, gives a safe command whenever asked. After `stop` it holds and
+    accepts nothing until `resume`. Not thread safe: it belongs to the thread that sends commands.
+    """
+
+    def __init__(self, robot: Robot, buffer: ChunkBuffer) -> None:
+        self._buffer = buffer
+        self._limiter = SafetyLimiter(robot.select(buffer.names))
+        self._last_ns: int | None = None
+        self.stopped = False
+
+    def clear(self) -> None:
+        """Forget chunks and positions, as for a new activation or a clock that jumped. A stop stays."""
+        self._buffer.clear()
+        self._last_ns = None
+
+    def measured(self, names: tuple[str, ...], positions: np.ndarray) -> None:
+        """Tell the measured joint positions; the first chunk begins there. Ignored while commands are being sent."""
+        if self._buffer.started:
+            return
+        try:
+            here = select(names, positions, self._buffer.names)
+        except MissingJoint:
+            return  # the action task reports it; without a start nothing is commanded
+        self._buffer.start(here)
+        self._limiter.start(here)
+
+    def push(self, chunk: JointChunk, now_ns: int) -> tuple[PushResult | None, JointTrajectory | None]:
+        """
+        Take a chunk over; return what became of it, and the limited trajectory from now on if it is executed.
+
+        While stopped, the chunk is ignored and the result is None.
+
+        :raises ChunkRejected: it holds a number that is not finite.
+        """
+        if self.stopped:
+            return None, None
+        result = self._buffer.push(chunk, now_ns)
+        trajectory = None
+        if result in (PushResult.STARTED, PushResult.BLENDED):
+            trajectory = self._buffer.trajectory(now_ns)
+        return result, None if trajectory is None else self._limiter.limit_trajectory(trajectory)
+
+    def command(self, now_ns: int) -> tuple[JointCommand, LimitedCommand] | None:
+        """Return the command for this moment and its safe form, or None when there is nothing to command."""
+        command = self._buffer.sample(now_ns)
+        if command is None:
+            return None
+        step_ns = 0 if self._last_ns is None else now_ns - self._last_ns
+        self._last_ns = now_ns
+        return command, self._limiter.limit(command.positions, command.velocities, step_ns)
+
+    def stop(self, now_ns: int) -> None:
+        """Hold the present command and accept no chunk until `resume`."""
+        self._buffer.hold(now_ns)
+        self.stopped = True
+
+    def resume(self) -> None:
+        """Accept chunks again."""
+        self.stopped = False

@@ -1,0 +1,103 @@
+"""
+Everything between observations and outputs, for one model and one robot, without ROS.
+
+The live node and the offline runner build the same session; they differ in clocks and in who calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+import itertools
+from pathlib import Path
+import time
+
+from oxygen_ros.engine.engine import Engine, EngineConfig
+from oxygen_ros.engine.requests import Event, SamplingParams
+from oxygen_ros.engine.trace import Tracer
+from oxygen_ros.models.registry import DTYPES, load_model, LoadOptions, read_model_file
+from oxygen_ros.robot.chunk_buffer import ChunkBuffer, WhenEmpty
+from oxygen_ros.robot.command_stream import CommandStream
+from oxygen_ros.robot.robot_file import load_robot
+from oxygen_ros.tasks.action import ActionTask
+from oxygen_ros.tasks.memory import NoteCollector
+from oxygen_ros.tasks.speech import SentenceStream
+from oxygen_ros.tasks.text import TextTask
+
+# What starts first when several texts wait: a person who asked, then speech, then notes.
+PRIORITIES = {'answer': 0, 'speech': 1, 'memory': 2}
+
+
+@dataclass(frozen=True)
+class TextSettings:
+    """Settings of a text task; times in seconds."""
+
+    max_tokens: int = 32
+    temperature: float = 0.0
+    top_p: float = 1.0
+    timeout: float = 20.0
+    queue_limit: int = 2
+
+
+@dataclass(frozen=True)
+class SessionSettings:
+    """
+    :param model, robot: names or paths of their files. :param checkpoint: directory, empty for random weights.
+    :param blend_time, command_lifetime: seconds; see `ChunkBuffer`. :param when_empty: 'hold' or 'stop'.
+    """
+
+    model: str = 'tiny'
+    checkpoint: str = ''
+    robot: str = 'unitree_g1'
+    device: str = 'cpu'
+    dtype: str = 'float32'
+    seed: int = 0
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    answer: TextSettings = field(default_factory=lambda: TextSettings(queue_limit=8))
+    speech: TextSettings = field(default_factory=TextSettings)
+    memory: TextSettings = field(default_factory=lambda: TextSettings(queue_limit=1))
+    blend_time: float = 0.1
+    command_lifetime: float = 1.0
+    when_empty: str = 'hold'
+
+
+class Session:
+    """
+    The parts of a running suite.
+
+    Threads: `engine` belongs to the thread that runs it (see worker.py); everything else here to the one thread that
+    takes in observations and puts out commands.
+
+    :raises ConfigError: a name is unknown, a file is wrong, model and robot do not fit, the KV budget is too small.
+    """
+
+    def __init__(self, settings: SessionSettings, emit: Callable[[Event], None],
+                 clock: Callable[[], float] = time.monotonic, observation_clock: Callable[[], int] = time.time_ns,
+                 tracer: Tracer | None = None) -> None:
+        model_file = read_model_file(settings.model)
+        robot = load_robot(settings.robot)
+        options = LoadOptions(Path(settings.checkpoint).expanduser() if settings.checkpoint else None,
+                              DTYPES[settings.dtype], settings.device, settings.seed)
+        model = load_model(model_file, options)
+        self.spec = model.spec
+        self.action = ActionTask(robot, model_file.layout, model.spec)
+        self.engine = Engine(model, settings.engine, emit, clock, observation_clock, tracer)
+        self.engine.warm_up(self.action.example())
+        buffer = ChunkBuffer(self.action.joints, blend_ns=round(settings.blend_time * 1e9),
+                             lifetime_ns=round(settings.command_lifetime * 1e9),
+                             when_empty=WhenEmpty(settings.when_empty))
+        self.commands = CommandStream(robot, buffer)
+        ids = itertools.count(1)
+        self.texts = {name: TextTask(name, PRIORITIES[name],
+                                     SamplingParams(s.max_tokens, s.temperature, s.top_p, settings.seed), s.timeout, ids,
+                                     s.queue_limit, drop_oldest=name == 'memory')
+                      for name, s in (('answer', settings.answer), ('speech', settings.speech),
+                                      ('memory', settings.memory))}
+        self.sentences = SentenceStream()
+        self.notes = NoteCollector()
+
+    def forget(self) -> None:
+        """Drop chunks and unfinished texts, on this side of the engine."""
+        self.commands.clear()
+        self.sentences.clear()
+        self.notes.clear()
