@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import array
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 from builtin_interfaces.msg import Time
-from sensor_msgs.msg import Image, JointState
+from sensor_msgs.msg import CompressedImage, Image, JointState
 from std_msgs.msg import Header
 
 from oxygen_ros.msg import Frame
 from oxygen_ros.observation import Observation
+from oxygen_ros.perception.images import check_compressed, check_raw, decode_compressed, decode_raw
 
 NANOSECONDS = 1_000_000_000
 
@@ -116,3 +117,19 @@ def _rgb8(name: str, image: Image) -> np.ndarray:
     pixels = np.frombuffer(image.data, dtype=np.uint8).reshape(image.height, image.width, 3)
     pixels.flags.writeable = False
     return pixels
+
+
+def picture_decoder(image: Image | CompressedImage, channel_order: str = '') -> Callable[[], np.ndarray]:
+    """
+    Check what can be checked of a picture at once, and return the call that decodes it.
+
+    :param channel_order: as `images.check_raw`.
+    :return: gives uint8 [height, width, 3] RGB or raises ImageError; keeps the message alive.
+    :raises ImageError: the fields of the message cannot be a picture.
+    """
+    if isinstance(image, CompressedImage):
+        check_compressed(image.format, image.data)
+        return lambda: decode_compressed(image.format, image.data)
+    check_raw(image.encoding, image.height, image.width, image.step, len(image.data), channel_order=channel_order)
+    return lambda: decode_raw(image.encoding, image.height, image.width, image.step, bool(image.is_bigendian),
+                              image.data, channel_order=channel_order)

@@ -1,0 +1,55 @@
+"""Watches the clock of a node: jumps back, and simulated time that does not start."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from rclpy.clock import Clock, ClockType, JumpThreshold
+from rclpy.duration import Duration
+from rclpy.node import Node
+
+WAIT_SECONDS = 3.0  # without /clock before it is reported; reported again ten times as rarely
+NO_CLOCK = ('use_sim_time is set but nothing has come on /clock: start what publishes it (a simulator, or a replay '
+            'with a clock), or unset use_sim_time')
+
+
+class ClockWatch:
+    """
+    Calls back when the node clock jumps back, and logs when simulated time does not start.
+
+    The callback runs in the executor, between other callbacks.
+
+    :param on_jump_back: called after the jump, when the clock shows the new time already; also when the node changes
+        between system time and simulated time.
+    """
+
+    def __init__(self, node: Node, on_jump_back: Callable[[], None]):
+        self._node = node
+        self._on_jump_back = on_jump_back
+        self._start_s = time.monotonic()
+        self._reported_s = 0.0
+        threshold = JumpThreshold(min_forward=None, min_backward=Duration(nanoseconds=-1), on_clock_change=True)
+        self._handle = node.get_clock().create_jump_callback(threshold, post_callback=self._jumped)
+        self._timer = node.create_timer(1.0, self._check, clock=Clock(clock_type=ClockType.STEADY_TIME))
+
+    @property
+    def waits_for_clock(self) -> bool:
+        """Tell whether the time is simulated and has not started."""
+        return self._node.get_clock().ros_time_is_active and self._node.get_clock().now().nanoseconds == 0
+
+    def _jumped(self, jump: dict) -> None:
+        if jump['delta'] < 0:
+            self._node.get_logger().warning(
+                f'clock jumped back by {-jump["delta"] / 1e9:.3f} s: everything from before it is dropped')
+        self._on_jump_back()
+
+    def _check(self) -> None:
+        now_s = time.monotonic()
+        if not self.waits_for_clock:
+            if self._reported_s:
+                self._node.get_logger().info('simulated time has started')
+                self._reported_s = 0.0
+        elif now_s - self._start_s > WAIT_SECONDS and now_s - self._reported_s > 10 * WAIT_SECONDS:
+            self._reported_s = now_s
+            self._node.get_logger().warning(NO_CLOCK)

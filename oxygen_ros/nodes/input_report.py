@@ -1,0 +1,217 @@
+"""Says how the inputs of the perception node do: logs on edges and /diagnostics once a second."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+from rclpy.clock import Clock, ClockType
+from rclpy.node import Node
+from rclpy.qos import QoSCompatibility, QoSProfile, qos_check_compatible
+
+from oxygen_ros.nodes.clock_watch import NO_CLOCK, ClockWatch
+from oxygen_ros.perception.health import Alarms, Arrivals, Level
+from oxygen_ros.perception.joint_merger import JointFault, JointSnapshot
+from oxygen_ros.perception.synchronizer import JOINTS, FrameSynchronizer, SyncEvent
+
+FRAMES = 'frames'
+EVENT_SECONDS = 3.0      # after the last event of a kind it counts as over
+STATE_SECONDS = 0.5      # states are raised anew by every report, so the next one ends them
+DISCOVERY_SECONDS = 3.0  # before an input that never came is reported
+
+# What an event says about its input, and how bad it is.
+EVENT_TEXTS = {
+    SyncEvent.ZERO_STAMP: (Level.ERROR, 'its header stamps are zero and refused: set them in the driver, or the '
+                                        'parameter stamps to header_or_receive'),
+    SyncEvent.RECEIVE_TIME: (Level.WARN, 'its header stamps are zero, the time of arrival is used: set them in the '
+                                         'driver'),
+    SyncEvent.FUTURE: (Level.ERROR, 'its stamps are ahead of the node clock and refused: synchronise the clocks, or '
+                                    'set use_sim_time for recorded data'),
+    SyncEvent.LATE: (Level.WARN, 'it comes out of order: older than what was used already'),
+    SyncEvent.DUPLICATE: (Level.WARN, 'the same stamp comes more than once: is the camera frozen, or published twice?'),
+    SyncEvent.RESTART: (Level.WARN, 'its stamps went back in time: everything from before was dropped'),
+    SyncEvent.NO_CLOCK: (Level.ERROR, NO_CLOCK),
+}
+JOINT_TEXTS = {
+    JointFault.LENGTH_MISMATCH: 'messages with another number of positions than names are refused',
+    JointFault.DUPLICATE_NAME: 'messages name a joint twice: it is not used',
+    JointFault.LATE: 'messages come far out of order',
+}
+
+
+@dataclass(frozen=True)
+class Input:
+    """
+    One input as it is reported.
+
+    :param title: what it is, for people: "camera 'head'".
+    :param place: its topic (resolved name) or video source.
+    :param required: without it there are no frames, or no actions.
+    :param type_name: ROS type of the topic, empty for a video source.
+    :param qos: the profile that was asked for, None for a video source.
+    :param problem: what a video source says about itself.
+    """
+
+    title: str
+    place: str
+    required: bool
+    type_name: str = ''
+    qos: QoSProfile | None = None
+    problem: Callable[[], str] = str
+
+
+class InputReport:
+    """
+    Logs and diagnostics of the inputs and of the frames. Belongs to the thread of the executor.
+
+    :param inputs: camera name, or JOINTS -> input.
+    """
+
+    def __init__(self, node: Node, synchronizer: FrameSynchronizer, inputs: Mapping[str, Input],
+                 clock_watch: ClockWatch, timeout_s: float):
+        self._node = node
+        self._synchronizer = synchronizer
+        self._inputs = inputs
+        self._clock_watch = clock_watch
+        self._timeout_s = timeout_s
+        self._alarms = Alarms()
+        self._arrivals = {name: Arrivals(time.monotonic()) for name in (*inputs, FRAMES)}
+        self._counted: dict[str, Counter] = {}
+        self._joints: JointSnapshot | None = None
+        self._number = 0
+        self._publisher = node.create_publisher(DiagnosticArray, '/diagnostics', 10)
+        self._timer = node.create_timer(1.0, self._report, clock=Clock(clock_type=ClockType.STEADY_TIME))
+
+    def message(self, name: str, event: SyncEvent, zero_stamp: bool = False) -> None:
+        """Note a message of an input and what became of it."""
+        self._arrivals[name].add(time.monotonic())
+        if event in EVENT_TEXTS:
+            self._alarm(name, event.value, *EVENT_TEXTS[event])
+        elif zero_stamp and self._synchronizer.counters[name][SyncEvent.RECEIVE_TIME]:
+            self._alarm(name, SyncEvent.RECEIVE_TIME.value, *EVENT_TEXTS[SyncEvent.RECEIVE_TIME])
+
+    def frame(self, number: int, joints: JointSnapshot) -> None:
+        """Note a frame that was published."""
+        self._arrivals[FRAMES].add(time.monotonic())
+        self._number = number
+        self._joints = joints
+
+    def mismatch(self, name: str) -> None:
+        """Note that the middleware found a publisher whose QoS does not go with ours."""
+        self._alarm(name, 'qos', Level.ERROR, self._why_nothing(name))
+
+    def _alarm(self, name: str, reason: str, level: Level, text: str, lasts_s: float = EVENT_SECONDS) -> None:
+        title = f'{self._inputs[name].title} ({self._inputs[name].place})' if name in self._inputs else name
+        if self._alarms.raise_alarm(name, reason, level, f'{title}: {text}', time.monotonic(), lasts_s):
+            log = self._node.get_logger().error if level is Level.ERROR else self._node.get_logger().warning
+            log(f'{title}: {text}')
+
+    def _report(self) -> None:
+        now_s = time.monotonic()
+        for name in self._inputs:
+            self._check_arrivals(name, now_s)
+            self._check_counters(name)
+        if JOINTS in self._inputs:
+            self._check_joints()
+        self._check_frames(now_s)
+        for name, reason in self._alarms.expire(now_s):
+            title = f'{self._inputs[name].title} ({self._inputs[name].place})' if name in self._inputs else name
+            self._node.get_logger().info(f'{title}: recovered from {reason}')
+        message = DiagnosticArray(status=[self._status(name, now_s) for name in (*self._inputs, FRAMES)])
+        message.header.stamp = self._node.get_clock().now().to_msg()
+        self._publisher.publish(message)
+
+    def _check_arrivals(self, name: str, now_s: float) -> None:
+        arrivals, item = self._arrivals[name], self._inputs[name]
+        age = arrivals.age(now_s)
+        level = Level.ERROR if item.required else Level.WARN
+        if arrivals.never and age > DISCOVERY_SECONDS:
+            self._alarm(name, 'never_came', level, self._why_nothing(name), STATE_SECONDS)
+        elif not arrivals.never and age > self._timeout_s:
+            self._alarm(name, 'late', level, f'nothing for {age:.1f} s: {self._why_nothing(name)}', STATE_SECONDS)
+
+    def _why_nothing(self, name: str) -> str:
+        """Say in words why nothing comes and what to do, from what the ROS graph knows."""
+        item = self._inputs[name]
+        if item.qos is None:
+            return item.problem() or 'the video source gives no pictures'
+        publishers = self._node.get_publishers_info_by_topic(item.place)
+        if not publishers:
+            return 'nobody publishes this topic: check its name, and that its publisher runs in the same ROS domain'
+        for publisher in publishers:
+            if publisher.topic_type != item.type_name:
+                return (f'node {publisher.node_name!r} publishes {publisher.topic_type} there, not {item.type_name}: '
+                        'set the parameter camera_types, or the topic')
+            compatibility, reason = qos_check_compatible(publisher.qos_profile, item.qos)
+            if compatibility is QoSCompatibility.ERROR:
+                return (f'QoS of its publisher {publisher.node_name!r} does not match: {reason.strip().rstrip(";.")}: '
+                        f'set the parameters qos_overrides.{item.place}.subscription.*')
+        return 'it has a publisher, but no message comes: check that the publisher is at work, and the network'
+
+    def _check_counters(self, name: str) -> None:
+        """Raise alarms for what was counted since the last report."""
+        unusable = self._synchronizer.counters[name][SyncEvent.UNUSABLE]
+        if unusable > self._counted.setdefault(name, Counter())[SyncEvent.UNUSABLE]:
+            self._alarm(name, 'unusable', Level.WARN, self._synchronizer.last_fault[name])
+        self._counted[name][SyncEvent.UNUSABLE] = unusable
+
+    def _check_joints(self) -> None:
+        merger = self._synchronizer.joints
+        for fault, text in JOINT_TEXTS.items():
+            if merger.counters[fault] > self._counted[JOINTS][fault]:
+                self._alarm(JOINTS, fault.value, Level.WARN, text)
+            self._counted[JOINTS][fault] = merger.counters[fault]
+        if merger.not_finite:
+            self._alarm(JOINTS, 'not_finite', Level.ERROR,
+                        f'position of {", ".join(sorted(merger.not_finite))} is not a finite number and not used', STATE_SECONDS)
+        if self._arrivals[JOINTS].never or self._arrivals[JOINTS].age(time.monotonic()) > self._timeout_s:
+            return
+        joints = self._joints or merger.newest()
+        if joints.missing:
+            shown = ', '.join(joints.missing[:8]) + (', ...' if len(joints.missing) > 8 else '')
+            self._alarm(JOINTS, 'missing', Level.ERROR,
+                        f'no fresh position of {len(joints.missing)} of {len(joints.missing) + len(joints.names)} '
+                        f'joints ({shown}): check their driver, and that joint states and pictures share a clock',
+                        STATE_SECONDS)
+
+    def _check_frames(self, now_s: float) -> None:
+        age = self._arrivals[FRAMES].age(now_s)
+        if age <= max(self._timeout_s, DISCOVERY_SECONDS if self._arrivals[FRAMES].never else 0.0):
+            return
+        late = [item.title for name, item in self._inputs.items()
+                if item.required and self._arrivals[name].age(now_s) > self._timeout_s]
+        gap_s = self._synchronizer.stamp_gap_ns() / 1e9
+        if self._clock_watch.waits_for_clock:
+            why = NO_CLOCK
+        elif late:
+            why = f'waiting for {", ".join(late)}'
+        elif gap_s > self._synchronizer.options.slop_ns / 1e9:
+            why = (f'stamps of the cameras are {gap_s:.3f} s apart, more than the slop of '
+                   f'{self._synchronizer.options.slop_ns / 1e9:g} s: synchronise their clocks, set the parameter slop, '
+                   'or stamps to receive')
+        else:
+            why = 'see the inputs'
+        self._alarm(FRAMES, 'none', Level.ERROR, f'no frame for {age:.1f} s: {why}', STATE_SECONDS)
+        self._joints = None
+
+    def _status(self, name: str, now_s: float) -> DiagnosticStatus:
+        level, text = self._alarms.summary(name)
+        arrivals = self._arrivals[name]
+        values = {'age_s': f'{arrivals.age(now_s):.3f}', 'rate_hz': f'{arrivals.rate(now_s):.2f}'}
+        title, place = FRAMES, self._node.resolve_topic_name(FRAMES)
+        if name == FRAMES:
+            values['frame_number'] = self._number
+        else:
+            title, place = self._inputs[name].title, self._inputs[name].place
+            counters = [self._synchronizer.counters[name]]
+            counters.append(self._synchronizer.joints.counters if name == JOINTS else self._synchronizer.faults[name])
+            values.update({key.value: count for counter in counters for key, count in sorted(
+                counter.items(), key=lambda entry: entry[0].value) if count})
+        if name == JOINTS and self._synchronizer.joints.unknown:
+            values['ignored_joints'] = ', '.join(sorted(self._synchronizer.joints.unknown))
+        return DiagnosticStatus(
+            level=bytes([level]), name=f'{self._node.get_name()}: {title}', message=text, hardware_id=place,
+            values=[KeyValue(key=key, value=str(value)) for key, value in values.items()])

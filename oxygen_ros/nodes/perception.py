@@ -1,0 +1,154 @@
+"""
+Node `perception`: camera topics, video sources and joint states in, frames out.
+
+Threads: everything runs in the thread of the executor, only video sources read in threads of their own and leave their
+newest picture in a slot. Pictures are decoded when a frame needs them, not when they arrive.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import functools
+from collections.abc import Callable
+
+import numpy as np
+from rclpy.clock import Clock, ClockType
+from rclpy.event_handler import SubscriptionEventCallbacks
+from rclpy.node import Node
+from rclpy.qos import QoSPolicyKind, QoSProfile, ReliabilityPolicy
+from rclpy.qos_overriding_options import QoSOverridingOptions
+from sensor_msgs.msg import CompressedImage, Image, JointState
+
+from oxygen_ros.msg import Frame
+from oxygen_ros.nodes.clock_watch import ClockWatch
+from oxygen_ros.nodes.conversion import FrameDetails, frame_to_msg, picture_decoder, time_from_msg
+from oxygen_ros.nodes.input_report import Input, InputReport
+from oxygen_ros.nodes.parameters import declare_parameters
+from oxygen_ros.nodes.perception_inputs import PARAMETERS, CameraInput, read_inputs
+from oxygen_ros.nodes.runner import add_node_arguments, run_node
+from oxygen_ros.perception.images import ImageError
+from oxygen_ros.perception.joint_merger import JointMerger
+from oxygen_ros.perception.resize import resize_with_pad
+from oxygen_ros.perception.sources import VideoSource
+from oxygen_ros.perception.synchronizer import JOINTS, FrameSynchronizer, MissingPolicy, SyncEvent
+
+POLL_SECONDS = 0.02  # for frames that come by time, because they do not wait for a camera any longer
+
+# REP-2003: sensor data is best effort, which a publisher of any reliability suits.
+CAMERA_QOS = QoSProfile(depth=5, reliability=ReliabilityPolicy.BEST_EFFORT)
+JOINT_QOS = QoSProfile(depth=50, reliability=ReliabilityPolicy.BEST_EFFORT)
+FRAME_QOS = QoSProfile(depth=2, reliability=ReliabilityPolicy.RELIABLE)
+QOS_KINDS = (QoSPolicyKind.HISTORY, QoSPolicyKind.DEPTH, QoSPolicyKind.RELIABILITY, QoSPolicyKind.DURABILITY)
+
+
+class PerceptionNode(Node):
+    """Wires the inputs to a FrameSynchronizer and publishes what it gives."""
+
+    def __init__(self) -> None:
+        super().__init__('perception')
+        values = declare_parameters(self, PARAMETERS)
+        self._config = read_inputs(values)
+        self._channel_order = '' if values['channel_order'] == 'refuse' else values['channel_order']
+        self._synchronizer = FrameSynchronizer(
+            [item.camera for item in self._config.cameras],
+            JointMerger(self._config.joints, self._config.joint_max_age_ns), self._config.options)
+        self._sources: list[VideoSource] = []
+        self._frames = self.create_publisher(
+            Frame, 'frames', copy.copy(FRAME_QOS), qos_overriding_options=QoSOverridingOptions(QOS_KINDS))
+        inputs = {item.camera.name: self._open_camera(item, values['video_loop']) for item in self._config.cameras}
+        if self._config.joint_topic:
+            inputs[JOINTS] = self._subscribe(JOINTS, 'joint states', True, JointState, self._config.joint_topic,
+                                             JOINT_QOS, self._on_joints)
+        clock_watch = ClockWatch(self, self._synchronizer.clear)
+        self._report = InputReport(self, self._synchronizer, inputs, clock_watch, values['input_timeout'])
+        if self._config.options.require_joints or any(
+                item.camera.missing is not MissingPolicy.REQUIRED for item in self._config.cameras):
+            self.create_timer(POLL_SECONDS, self._publish, clock=Clock(clock_type=ClockType.STEADY_TIME))
+        for source in self._sources:
+            source.start()
+        cameras = ', '.join(f'{name} ({item.place})' for name, item in inputs.items() if name != JOINTS)
+        self.get_logger().info(f'frames of {cameras} at up to {self._config.options.rate_hz:g} Hz')
+
+    def destroy_node(self) -> None:
+        """End the threads of the video sources, then the node."""
+        for source in self._sources:
+            source.close()
+        super().destroy_node()
+
+    def _open_camera(self, item: CameraInput, loop: bool) -> Input:
+        """Subscribe to the topic of a camera, or open its video source."""
+        name, required = item.camera.name, item.camera.missing is MissingPolicy.REQUIRED
+        if item.topic:
+            return self._subscribe(name, f'camera {name!r}', required, CompressedImage if item.compressed else Image,
+                                   item.topic, CAMERA_QOS, functools.partial(self._on_image, name))
+        slot: list[np.ndarray] = []  # the newest picture, left there by the thread of the source
+        guard = self.create_guard_condition(functools.partial(self._on_video, name, slot))
+
+        def store(picture: np.ndarray) -> None:
+            slot[:] = [picture]
+            guard.trigger()
+
+        source = VideoSource(item.source, store, loop)
+        self._sources.append(source)
+        return Input(f'camera {name!r}', item.source, required, problem=lambda: source.problem)
+
+    def _subscribe(self, name: str, title: str, required: bool, message_type: type, topic: str, qos: QoSProfile,
+                   callback: Callable) -> Input:
+        """Subscribe with a QoS that parameters may override."""
+        qos = copy.copy(qos)  # rclpy writes the overrides into it
+        subscription = self.create_subscription(
+            message_type, topic, callback, qos, qos_overriding_options=QoSOverridingOptions(QOS_KINDS),
+            event_callbacks=SubscriptionEventCallbacks(incompatible_qos=lambda _: self._report.mismatch(name)))
+        type_name = f'{message_type.__module__.split(".")[0]}/msg/{message_type.__name__}'
+        return Input(title, subscription.topic_name, required, type_name, qos)
+
+    def _on_image(self, camera: str, message: Image | CompressedImage) -> None:
+        try:
+            decode = picture_decoder(message, self._channel_order)
+        except ImageError as error:
+            self._synchronizer.refuse_image(camera, error)
+            self._report.message(camera, SyncEvent.UNUSABLE)
+            return
+        stamp_ns = time_from_msg(message.header.stamp)
+        self._add(camera, stamp_ns, decode, message.header.frame_id)
+
+    def _on_video(self, camera: str, slot: list[np.ndarray]) -> None:
+        pictures, slot[:] = list(slot), []
+        if pictures:
+            self._add(camera, self.get_clock().now().nanoseconds, lambda: pictures[0], '')
+
+    def _add(self, camera: str, stamp_ns: int, decode: Callable[[], np.ndarray], tf_frame: str) -> None:
+        if self._config.size:
+            decode = functools.partial(_decode_and_resize, decode, *self._config.size)
+        event = self._synchronizer.add_image(camera, stamp_ns, self.get_clock().now().nanoseconds, decode, tf_frame)
+        self._report.message(camera, event, zero_stamp=stamp_ns <= 0)
+        self._publish()
+
+    def _on_joints(self, message: JointState) -> None:
+        stamp_ns = time_from_msg(message.header.stamp)
+        event = self._synchronizer.add_joints(
+            message.name, message.position, message.velocity, stamp_ns, self.get_clock().now().nanoseconds)
+        self._report.message(JOINTS, event, zero_stamp=stamp_ns <= 0)
+
+    def _publish(self) -> None:
+        frame = self._synchronizer.take(self.get_clock().now().nanoseconds)
+        if frame is None:
+            return
+        details = FrameDetails(frame.image_stamps, frame.image_tf_frames, frame.joints.stamp_ns)
+        self._frames.publish(frame_to_msg(frame.observation, details))
+        self._report.frame(frame.observation.number, frame.joints)
+
+
+def _decode_and_resize(decode: Callable[[], np.ndarray], height: int, width: int) -> np.ndarray:
+    return resize_with_pad(decode(), height, width)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `oxygen_ros perception`."""
+    add_node_arguments(parser, PARAMETERS)
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Run the node."""
+    return run_node(PerceptionNode, arguments)
