@@ -1,0 +1,195 @@
+"""Summary: figures of a demo run, what did not happen, and the table that shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+from rich.text import Text as Styled
+
+from oxygen_ros.demo.cycles import Trace
+from oxygen_ros.demo.record import Question, Record, rate
+from oxygen_ros.demo.view import MEBIBYTE, RANDOM_WEIGHTS, answer_so_far
+
+ENOUGH = 0.98  # share of the set action rate that is to be achieved
+
+
+@dataclass(frozen=True)
+class Measured:
+    """
+    A finished run.
+
+    :param end: when watching ended. :param trace: empty if there is no trace file.
+    """
+
+    record: Record
+    trace: Trace
+    end: float
+
+
+def summarise(measured: Measured, setting: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    Return the figures for summary.json. Names say the unit; what was not measured is null.
+
+    :param setting: what was run; comes first.
+    """
+    record, trace, status = measured.record, measured.trace, measured.record.status
+    random = bool(status.random_weights)
+    lateness = 1e3 * np.array([cycle.lateness for cycle in trace.cycles])
+    p50, p99, most = np.quantile(lateness, (0.5, 0.99, 1.0)) if len(lateness) else (None, None, None)
+    memory = record.memory
+    return {
+        **setting,
+        'model': status.model,
+        'weights': status.weights,
+        'random_weights': random,
+        **({'note': RANDOM_WEIGHTS} if random else {}),
+        'mode': status.mode,
+        'measured_seconds': _round(measured.end - record.chunks[0]),
+        'first_chunk_after_seconds': _round(record.chunks[0] - record.started),
+        'action_rate_set_hz': _round(status.action_rate_set),
+        'action_rate_achieved_hz': _round(rate(record.chunks, measured.end)),
+        'cycles': len(record.chunks),
+        'largest_gap_between_chunks_ms': _round(1e3 * np.max(np.diff(record.chunks), initial=0.0)),
+        'deadline_misses': status.deadline_misses,
+        'lateness_p50_ms': _round(p50),
+        'lateness_p99_ms': _round(p99),
+        'lateness_max_ms': _round(most),
+        'late_decodes': status.late_decodes,
+        'decodes_past_deadline': sum(cycle.decoded_past_deadline for cycle in trace.cycles),
+        'cycle_ms': _round(status.cycle_ms),
+        'stage_median_ms': {stage: _round(1e3 * median) for stage, median in trace.medians().items()},
+        'tokens_per_second': _round(_tokens_per_second(record)),
+        'command_rate_achieved_hz': _round(rate(record.commands, measured.end)),
+        'texts_finished': status.texts_finished,
+        'texts_unfinished': status.texts_unfinished,
+        'memory_entries': len(memory.texts) if memory and memory.success else None,
+        'memory_messages': record.note_messages,
+        'notes_dropped': status.notes_dropped,
+        'stale_frames': status.stale_frames,
+        'rejected_chunks': status.rejected_chunks,
+        'frames_received': status.frames_received,
+        'kv_bytes_peak': status.kv_bytes_peak,
+        'kv_bytes_allocated': status.kv_bytes_allocated,
+        'questions': [_question(record, question) for question in record.questions],
+        'instructions': [{'instruction': each.instruction, 'accepted': each.accepted} for each in record.instructions],
+        'warnings': warnings(measured),
+    }
+
+
+def warnings(measured: Measured) -> list[str]:
+    """Return what was slower than it should be, one line each."""
+    record, status = measured.record, measured.record.status
+    lines = []
+    achieved = rate(record.chunks, measured.end)
+    if achieved < ENOUGH * status.action_rate_set:
+        lines.append(f'the achieved action rate {achieved:.2f} Hz is below {ENOUGH:.0%} of the set '
+                     f'{status.action_rate_set:.2f} Hz')
+    if late := sum(cycle.decoded_past_deadline for cycle in measured.trace.cycles):
+        lines.append(f'{late} cycles decoded past their deadline by more than one decode step')
+    lines += [f'{name}: {message}' for name, (level, message) in sorted(record.inputs.items()) if level]
+    return lines
+
+
+def failures(record: Record) -> list[str]:
+    """Return what did not happen, one line each. The run has published chunks."""
+    lines = []
+    if record.status is None:
+        return ['no status came from the inference node']
+    if not record.commands:
+        lines.append('no joint command was published')
+    if not any(text.task == 'speech' and text.finish in ('stop', 'length') for text in record.texts.values()):
+        lines.append('no narration was finished')
+    if not record.note_messages:
+        lines.append('no memory note was published')
+    if record.memory is None:
+        lines.append('the service query_memory did not answer')
+    elif not record.memory.success:
+        lines.append(f'the memory cannot be read: {record.memory.message}')
+    for question in record.questions:
+        lines += _failures_of(record, question)
+    for each in record.instructions:
+        if not each.accepted:
+            why = 'got no answer' if each.accepted is None else f'was refused: {each.message}'
+            lines.append(f'the instruction {each.instruction!r} {why}')
+    return lines
+
+
+def table_of(summary: Mapping[str, Any]) -> Table:
+    """Return the figures that people read first. All of them are in summary.json."""
+    table = Table(title='what the demo measured', title_justify='left', show_header=False)
+    table.add_column(style='dim')
+    table.add_column()
+
+    def row(name: str, text: str) -> None:
+        table.add_row(name, Styled(text))
+
+    row('model', f'{summary["model"]} (weights: {summary["weights"]}), mode {summary["mode"]}')
+    if summary['random_weights']:
+        table.add_row('', Styled(RANDOM_WEIGHTS, style='bold red'))
+    row('first action chunk', f'{summary["first_chunk_after_seconds"]:.1f} s after the start of the nodes')
+    row('action rate', f'{summary["action_rate_achieved_hz"]:.3f} Hz achieved, {summary["action_rate_set_hz"]:.3f} Hz '
+                       f'set ({summary["cycles"]} chunks in {summary["measured_seconds"]:.1f} s)')
+    row('deadlines', f'{summary["deadline_misses"]} missed; {summary["late_decodes"]} late decode phases, '
+                     f'{summary["decodes_past_deadline"]} past the deadline')
+    if summary['lateness_p50_ms'] is not None:
+        row('lateness', f'p50 {summary["lateness_p50_ms"]:+.1f} ms, p99 {summary["lateness_p99_ms"]:+.1f} ms, '
+                        f'max {summary["lateness_max_ms"]:+.1f} ms (negative: early)')
+    row('stages, median', ', '.join(f'{stage} {ms:.1f} ms' for stage, ms in summary['stage_median_ms'].items()))
+    row('text', f'{_shown(summary["tokens_per_second"], ".1f")} tokens/s, {summary["texts_finished"]} texts finished, '
+                f'{summary["texts_unfinished"]} not')
+    row('joint commands', f'{summary["command_rate_achieved_hz"]:.1f} Hz')
+    row('memory', f'{_shown(summary["memory_entries"])} entries, {summary["notes_dropped"]} notes dropped')
+    row('KV cache', f'{summary["kv_bytes_peak"] / MEBIBYTE:.1f} MiB at most, '
+                    f'{summary["kv_bytes_allocated"] / MEBIBYTE:.1f} MiB allocated')
+    for question in summary['questions']:
+        first = question['first_token_ms']
+        row('question', f'{question["question"]}\n→ {question["answer"]}'
+                        + (f'\n  first token after {first:.0f} ms' if first is not None else ''))
+    for warning in summary['warnings']:
+        table.add_row(Styled('warning', style='yellow'), Styled(warning, style='yellow'))
+    return table
+
+
+def _question(record: Record, question: Question) -> dict[str, Any]:
+    text = record.answer_of(question)
+    return {
+        'question': question.question, 'accepted': question.accepted, 'cancelled': bool(question.cancelled),
+        'answer': answer_so_far(record, question), 'finish': text.finish if text else None,
+        'tokens': text.tokens if text else None, 'frame_number': text.frame_number if text else None,
+        'first_token_ms': _round(1e3 * text.first_token) if text and text.first_token is not None else None,
+        'first_token_seen_ms': (_round(1e3 * (text.first_seen - question.asked))
+                                if text and text.first_seen is not None else None)}
+
+
+def _failures_of(record: Record, question: Question) -> list[str]:
+    name = f'the question {question.question!r}'
+    if question.accepted is None:
+        return [f'{name} got no response']
+    if not question.accepted:
+        return [f'{name} was refused: {question.message}']
+    text = record.answer_of(question)
+    if question.cancel:
+        return [] if question.cancelled is not None else [f'{name} was cancelled, but the service did not answer']
+    if text is None or not text.finish:
+        return [f'{name} was not answered to the end']
+    return [] if text.finish in ('stop', 'length') else [f'{name} ended early: {text.finish}']
+
+
+def _tokens_per_second(record: Record) -> float | None:
+    """Tokens per second between the first and the last status of the measured time."""
+    span = record.status_time - record.first_status_time
+    if record.first_status is None or span <= 0:
+        return None
+    return (record.status.tokens - record.first_status.tokens) / span
+
+
+def _round(value: float | None) -> float | None:
+    return None if value is None else round(float(value), 3)
+
+
+def _shown(value: float | None, form: str = '') -> str:
+    return 'unknown' if value is None else format(value, form)

@@ -1,0 +1,149 @@
+"""View: the live picture of the demo in the terminal, and its short form for logs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text as Styled
+
+from oxygen_ros.demo.record import Milestone, Question, Record, live_rate
+
+RANDOM_WEIGHTS = 'random weights: words without meaning'
+LEVELS = {0: ('ok', 'green'), 1: ('warning', 'yellow'), 2: ('error', 'red'), 3: ('stale', 'yellow')}
+MEBIBYTE = 2**20
+SHOWN_CHARACTERS = 200  # of one text
+
+
+@dataclass(frozen=True)
+class Show:
+    """
+    What is shown beside the record.
+
+    :param title: what runs. :param duration: seconds that are measured.
+    :param now: this moment. :param doing: the last line of a node's log while it sets up.
+    """
+
+    title: str
+    duration: float
+    now: float
+    doing: str = ''
+
+
+def render(record: Record, show: Show) -> RenderableType:
+    """Return the live view. The caller holds the lock of the record."""
+    parts: list[RenderableType] = [Styled(show.title, style='bold')]
+    if _random(record):
+        parts.append(Panel(Styled(RANDOM_WEIGHTS, style='bold red', justify='center'), border_style='red'))
+    if not record.chunks or record.status is None:
+        parts.append(_progress(record, show))
+        return Group(*parts)
+    columns = Table.grid(expand=True)
+    columns.add_column(ratio=2)
+    columns.add_column(ratio=3)
+    columns.add_row(Panel(_figures(record, show.now), title='engine'),
+                    Panel(_words(record), title='texts', subtitle=RANDOM_WEIGHTS if _random(record) else None))
+    parts += [columns]
+    if record.inputs:
+        parts.append(Panel(_inputs(record), title='diagnostics'))
+    elapsed = min(show.now - record.chunks[0], show.duration)
+    bar = Table.grid(expand=True)
+    bar.add_column(ratio=1)
+    bar.add_column(width=14, justify='right')
+    bar.add_row(ProgressBar(total=show.duration, completed=elapsed), f'{elapsed:.0f} of {show.duration:.0f} s')
+    return Group(*parts, bar)
+
+
+def plain_line(record: Record, show: Show) -> str:
+    """Return the state in one line. The caller holds the lock of the record."""
+    since = f'[{show.now - record.started:5.1f} s]'
+    status = record.status
+    if not record.chunks or status is None:
+        waiting = next((each.value for each in Milestone if each not in record.reached), 'status')
+        return f'{since} waiting for: {waiting}' + (f' ({show.doing})' if show.doing else '')
+    line = (f'{since} actions {live_rate(record.chunks, show.now):.2f}/{status.action_rate_set:.2f} Hz, '
+            f'cycle {status.cycle_ms:.1f} ms, lateness p99 {status.lateness_p99_ms:+.1f} ms, '
+            f'{status.tokens_per_second:.0f} tokens/s, {status.running_branches} texts running, '
+            f'KV {status.kv_bytes / MEBIBYTE:.1f} MiB')
+    if record.sentences:
+        line += f'; said{" (random words)" if _random(record) else ""}: {_cut(record.sentences[-1], 60)}'
+    return line
+
+
+def _random(record: Record) -> bool:
+    return record.status is not None and record.status.random_weights
+
+
+def _progress(record: Record, show: Show) -> RenderableType:
+    table = Table.grid(padding=(0, 2))
+    missing = True
+    for milestone in Milestone:
+        if milestone in record.reached:
+            table.add_row('[green]✓[/]', milestone.value, f'after {record.reached[milestone] - record.started:.1f} s')
+        elif missing:
+            table.add_row('…', milestone.value, f'{show.now - record.started:.0f} s')
+            missing = False
+        else:
+            table.add_row('', Styled(milestone.value, style='dim'), '')
+    return Panel(Group(table, Styled(show.doing, style='dim', overflow='ellipsis', no_wrap=True)), title='setting up')
+
+
+def _figures(record: Record, now: float) -> Table:
+    status = record.status
+    table = Table.grid(padding=(0, 1))
+    table.add_column(style='dim')
+    table.add_column()
+    table.add_row('action rate', f'{live_rate(record.chunks, now):.2f} Hz of {status.action_rate_set:.2f} set')
+    table.add_row('cycle time', f'{status.cycle_ms:.1f} ms')
+    table.add_row('lateness', f'p50 {status.lateness_p50_ms:+.1f}, p99 {status.lateness_p99_ms:+.1f}, '
+                              f'max {status.lateness_max_ms:+.1f} ms')
+    table.add_row('missed', f'{status.deadline_misses} of {status.chunks} deadlines')
+    table.add_row('text', f'{status.tokens_per_second:.0f} tokens/s')
+    table.add_row('branches', f'{status.running_branches} running, {status.waiting_requests} waiting')
+    table.add_row('KV cache', f'{status.kv_bytes / MEBIBYTE:.1f} MiB, peak {status.kv_bytes_peak / MEBIBYTE:.1f} of '
+                              f'{status.kv_bytes_allocated / MEBIBYTE:.1f}')
+    table.add_row('commands', f'{live_rate(record.commands, now):.1f} Hz')
+    return table
+
+
+def _words(record: Record) -> Table:
+    table = Table.grid(padding=(0, 1))
+    table.add_column(style='dim')
+    table.add_column()
+    table.add_row('said', _styled(record.sentences[-1] if record.sentences else ''))
+    question = record.questions[-1] if record.questions else None
+    table.add_row('asked', _styled(question.question if question else ''))
+    table.add_row('answer', _styled(answer_so_far(record, question) if question else ''))
+    note = record.note
+    table.add_row('memory', _styled(f'{note.text} (seen {note.count}×)' if note else ''))
+    return table
+
+
+def answer_so_far(record: Record, question: Question) -> str:
+    """Return the answer in as far as it is there, with a mark if it was cancelled or refused."""
+    if question.accepted is False:
+        return f'[refused: {question.message}]'
+    text = record.answer_of(question)
+    words = text.text if text else question.answer
+    return f'{words} [{text.finish}]' if text and text.finish not in ('', 'stop', 'length') else words
+
+
+def _inputs(record: Record) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for name, (level, message) in sorted(record.inputs.items()):
+        word, color = LEVELS.get(level, ('?', 'red'))
+        table.add_row(Styled(word, style=color), _styled(name), _styled(message))
+    return table
+
+
+def _styled(text: str) -> Styled:
+    """Return foreign text as it is: it must not be read as markup."""
+    return Styled(_cut(text, SHOWN_CHARACTERS))
+
+
+def _cut(text: str, length: int) -> str:
+    text = ' '.join(text.split())
+    return text if len(text) <= length else text[:length - 1] + '…'
