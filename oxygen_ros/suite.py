@@ -105,7 +105,7 @@ def dds_environment() -> dict[str, str]:
     """
     Return environment variables with which DDS carries large images through shared memory (config/shm.xml).
 
-    Without them images of more than about 0.25 MB get lost. Empty if the user has a profile of his own.
+    Without them some images of more than about 0.25 MB get lost. Empty if the user has a profile of his own.
     """
     names = ('FASTRTPS_DEFAULT_PROFILES_FILE', 'FASTDDS_DEFAULT_PROFILES_FILE')  # Jazzy, Kilted
     if any(name in os.environ for name in names):
