@@ -237,6 +237,14 @@ def test_damage_in_the_middle_is_noted_and_counted(tmp_path):
     assert any('bag.mcap is' in note and 'damaged' in note for note in notes)
 
 
+def test_recording_without_messages_says_so(tmp_path):
+    path = shutil.copy(CASES / '79-no-metadata-yaml' / 'bag_sqlite3' / 'bag_sqlite3.db3', tmp_path / 'bag.db3')
+    with sqlite3.connect(path) as database:
+        database.execute('DELETE FROM messages')
+    messages, notes, missing = read(path)
+    assert messages == [] and missing == [] and notes == ['the recording holds no messages']
+
+
 def test_missing_path_says_what_was_looked_for(tmp_path):
     with pytest.raises(BagError) as error:
         Bag(tmp_path / 'nothing')

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
-from rosbags.interfaces import QosDurability, QosReliability
+from rosbags.interfaces import QosReliability
 
 from oxygen_ros.replay.bag import Topic
 
@@ -20,9 +20,8 @@ def publisher_qos(topic: Topic) -> QoSProfile:
     subscriber), and all transient local for transient local. Latched topics keep all their recorded messages.
     """
     best_effort = topic.qos and all(qos.reliability == QosReliability.BEST_EFFORT for qos in topic.qos)
-    latched = topic.qos and all(qos.durability == QosDurability.TRANSIENT_LOCAL for qos in topic.qos)
-    wanted = max([topic.count if latched else MINIMAL_DEPTH, 1, *(qos.depth for qos in topic.qos)])
+    wanted = max([topic.count if topic.latched else MINIMAL_DEPTH, 1, *(qos.depth for qos in topic.qos)])
     return QoSProfile(
         depth=min(wanted, MAXIMAL_DEPTH),
         reliability=ReliabilityPolicy.BEST_EFFORT if best_effort else ReliabilityPolicy.RELIABLE,
-        durability=DurabilityPolicy.TRANSIENT_LOCAL if latched else DurabilityPolicy.VOLATILE)
+        durability=DurabilityPolicy.TRANSIENT_LOCAL if topic.latched else DurabilityPolicy.VOLATILE)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import threading
 import time
@@ -21,7 +22,7 @@ from rclpy.publisher import Publisher
 from rclpy.qos import QoSProfile
 from rclpy.qos_overriding_options import QoSOverridingOptions
 
-from oxygen_ros.errors import ConfigError
+from oxygen_ros.errors import BagError, ConfigError
 from oxygen_ros.nodes.parameters import NodeParameter, declare_parameters
 from oxygen_ros.nodes.recorded_qos import publisher_qos
 from oxygen_ros.nodes.runner import NodeFinished, add_node_arguments, run_node
@@ -29,6 +30,7 @@ from oxygen_ros.replay.bag import Bag, Topic
 from oxygen_ros.replay.player import CLOCK_TOPIC, Player, Scheduled, Timing
 from oxygen_ros.replay.selection import parse_remaps, select_topics
 from oxygen_ros.replay.stamps import CLOCK_TYPE, SECOND
+from oxygen_ros.suite import dds_environment
 
 PARAMETERS = (
     NodeParameter('bag', '', 'Recording to play: folder of a rosbag2 recording, or an .mcap or .db3 file.'),
@@ -41,12 +43,12 @@ PARAMETERS = (
                   minimum=0.0, maximum=10_000.0),
     NodeParameter('start_offset', 0.0, 'Part of the recording to leave out at its beginning, in seconds.', minimum=0.0),
     NodeParameter('duration', 0.0, 'Part of the recording to play, in seconds; 0 plays to its end.', minimum=0.0),
-    NodeParameter('wait_for_subscribers', 0.0,
+    NodeParameter('wait_for_subscribers', 1.0,
                   'Longest time to wait for a subscriber on every topic before playing, in seconds.', minimum=0.0),
 )
 
 LONG_PAUSE_NS = 5 * SECOND  # a pause in the recording that is worth a line
-LAST_ACKNOWLEDGEMENTS = Duration(seconds=1)
+LAST_ACKNOWLEDGEMENTS_NS = SECOND  # time in which subscribers may ask again for messages that they missed
 
 
 class ReplayNode(Node):
@@ -69,6 +71,9 @@ class ReplayNode(Node):
             self._publish_on(CLOCK_TOPIC, CLOCK_TYPE, QoSProfile(depth=10))
         for name, reason in self._skipped.items():
             self.get_logger().info(f'{name} is not played: {reason}')
+        if self._bag.topics and not playable:
+            raise BagError(f'nothing of {values["bag"]!r} can be played: '
+                           + '; '.join(f'{name}: {reason}' for name, reason in self._skipped.items()))
         self._player = Player(self._bag, playable, timing)
         self._noted = 0
         self._log_notes()
@@ -100,22 +105,28 @@ class ReplayNode(Node):
     def _advertise(self, topic: Topic) -> bool:
         """Make the publisher of a topic. Returns False, with a reason noted, if its type cannot be published here."""
         try:
-            self._publish_on(topic.name, topic.type, publisher_qos(topic))
+            publisher = self._publish_on(topic.name, topic.type, publisher_qos(topic))
         except (ImportError, AttributeError, ValueError):
             self._skipped[topic.name] = f'its type {topic.type} is not installed'
+            return False
         except Exception as error:  # rcl refuses names and second types of a topic in several ways
             self._skipped[topic.name] = f'it cannot be published as {topic.type}: {" ".join(str(error).split())}'
-        else:
-            return True
-        return False
+            return False
+        own = [str(info.topic_type_hash) for info in self.get_publishers_info_by_topic(publisher.topic_name)
+               if info.node_name == self.get_name()]
+        if topic.type_hash.startswith('RIHS') and own and topic.type_hash not in own:
+            self.get_logger().warning(f'{topic.name} was recorded with another definition of {topic.type}: '
+                                      'subscribers may misread it')
+        return True
 
-    def _publish_on(self, name: str, type_: str, qos: QoSProfile) -> None:
+    def _publish_on(self, name: str, type_: str, qos: QoSProfile) -> Publisher:
         package, kind, message = type_.split('/')
         if kind != 'msg':
             raise ValueError(f'{type_} is not the type of a topic')
         self._publishers_of[name, type_] = self.create_publisher(
             getattr(import_module(f'{package}.msg'), message), self._remaps.get(name, name), qos,
             qos_overriding_options=QoSOverridingOptions.with_default_policies())
+        return self._publishers_of[name, type_]
 
     def _play(self) -> None:
         try:
@@ -127,8 +138,9 @@ class ReplayNode(Node):
                     return
                 self._publishers_of[message.topic, message.type].publish(message.data)
             self._log_notes()
+            give_up = time.monotonic_ns() + LAST_ACKNOWLEDGEMENTS_NS
             for publisher in self._publishers_of.values():
-                publisher.wait_for_all_acked(LAST_ACKNOWLEDGEMENTS)
+                publisher.wait_for_all_acked(Duration(nanoseconds=max(0, give_up - time.monotonic_ns())))
             self._exit_code = 1 if self._player.shortfalls else 0
         except Exception as error:  # the process must end, and say why, whatever happens in this thread
             self.get_logger().error(f'replay failed: {" ".join(str(error).split()) or type(error).__name__}')
@@ -140,10 +152,9 @@ class ReplayNode(Node):
         ahead = message.due_ns - time.monotonic_ns()
         if ahead > LONG_PAUSE_NS:
             self.get_logger().info(f'the recording pauses: the next message comes in {ahead / SECOND:.1f} s')
-        if ahead > 0:
-            return not self._stop.wait(min(ahead / SECOND, threading.TIMEOUT_MAX))
-        self._latest_ns = max(self._latest_ns, -ahead)
-        return not self._stop.is_set()
+        stopped = self._stop.wait(min(ahead / SECOND, threading.TIMEOUT_MAX)) if ahead > 0 else self._stop.is_set()
+        self._latest_ns = max(self._latest_ns, time.monotonic_ns() - message.due_ns)
+        return not stopped
 
     def _wait_for_subscribers(self) -> None:
         give_up = time.monotonic() + self._patience
@@ -178,8 +189,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                              'those of the running nodes')
     parser.add_argument('--remap', nargs='+', metavar='OLD:=NEW', help='publish topics under other names')
     parser.add_argument('--clock', nargs='?', const='100', metavar='HZ', help='publish /clock (at 100 Hz)')
-    parser.add_argument('--wait-for-subscribers', nargs='?', const='5', metavar='S',
-                        help='wait until every topic has a subscriber, at most S seconds (5)')
+    parser.add_argument('--wait-for-subscribers', nargs='?', const='10', metavar='S',
+                        help='wait until every topic has a subscriber, at most S seconds (10; without the option 1)')
     parser.add_argument('--info', action='store_true', help='show what the recording holds, and play nothing')
     parser.add_argument('--json', action='store_true', help='print the result as JSON')
     add_node_arguments(parser, PARAMETERS)
@@ -195,6 +206,7 @@ def main(arguments: argparse.Namespace) -> int:
     for name in ('topics', 'remap', 'loop', 'restamp'):
         if value := getattr(arguments, name):
             arguments.param.append(f'{name}:={json.dumps(value)}')
+    os.environ.update(dds_environment())  # before the context is made: large images
     nodes: list[ReplayNode] = []
 
     def make() -> ReplayNode:

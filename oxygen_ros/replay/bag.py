@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
-from rosbags.interfaces import Qos
+from rosbags.interfaces import Qos, QosDurability
 
 from oxygen_ros.errors import BagError
 from oxygen_ros.replay.metadata import Metadata, Promise, read_metadata
@@ -34,6 +34,7 @@ class Topic:
     :param promised: messages according to metadata.yaml; equal to count where there is no metadata.yaml.
     :param qos: profiles offered by the recorded publishers; empty when not recorded or not readable.
     :param definition: text of the message definition ('' if not stored), in `definition_format` ros2msg or ros2idl.
+    :param type_hash: hash of the message definition (REP 2016, 'RIHS01_...'), '' if not recorded.
     """
 
     name: str
@@ -43,6 +44,12 @@ class Topic:
     qos: tuple[Qos, ...] = ()
     definition: str = ''
     definition_format: str = ''
+    type_hash: str = ''
+
+    @property
+    def latched(self) -> bool:
+        """Whether late subscribers get earlier messages: transient local at every recorded publisher."""
+        return bool(self.qos) and all(qos.durability == QosDurability.TRANSIENT_LOCAL for qos in self.qos)
 
 
 def shortfalls(topics: Collection[Topic], delivered: Mapping[tuple[str, str], int]) -> list[str]:
@@ -195,10 +202,13 @@ class Bag:
                 continue
             topic = Topic(*key, counts[key], promise.count if promise else counts[key],
                           promise.qos if promise and promise.qos else channel.qos if channel else (),
-                          channel.definition if channel else '', channel.definition_format if channel else '')
+                          channel.definition if channel else '', channel.definition_format if channel else '',
+                          promise.type_hash if promise else '')
             if topic.count > topic.promised:
                 self.notes.append(f'{topic.name}: {topic.count} messages, metadata.yaml lists only {topic.promised}')
             topics.append(topic)
+        if not any(counts.values()):
+            self.notes.append('the recording holds no messages')
         return topics
 
 

@@ -13,11 +13,12 @@ from rosbags.rosbag2.metadata import parse_qos
 
 @dataclass
 class Promise:
-    """What metadata.yaml says about one topic and type: number of messages, serialization, QoS of the publishers."""
+    """What metadata.yaml says about one topic and type: messages, serialization, type hash, QoS of the publishers."""
 
     count: int
     serialization: str
-    qos: tuple[Qos, ...]
+    type_hash: str
+    qos: tuple[Qos, ...] = ()
 
 
 @dataclass
@@ -64,6 +65,7 @@ def _add_promise(metadata: Metadata, count: int, topic: Mapping) -> None:
     except Exception:  # text that the library cannot read only costs the QoS; the storage file has its own
         metadata.notes.append(f'metadata.yaml has unreadable QoS for {name}: using that of the storage file')
         qos = ()
-    promise = metadata.promises.setdefault((name, type_), Promise(0, str(topic.get('serialization_format', 'cdr')), ()))
+    promise = metadata.promises.setdefault((name, type_), Promise(
+        0, str(topic.get('serialization_format', 'cdr')), str(topic.get('type_description_hash') or '')))
     promise.count += int(count)
     promise.qos += qos

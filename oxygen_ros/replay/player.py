@@ -43,7 +43,8 @@ class Timing:
     How to play.
 
     :param rate: speed, 2 is twice as quick; greater than 0.
-    :param start_offset: seconds of the recording to leave out at its beginning.
+    :param start_offset: seconds of the recording to leave out at its beginning. Latched messages (a map, the
+        description of the robot) are not left out but come at the start.
     :param duration: seconds of the recording to play; 0 means to its end.
     :param loop: play again and again. Without `restamp` time jumps back at each start, as with rosbag2.
     :param restamp: move header stamps so that the recording happens now; they go on increasing over loops. A stamp of
@@ -83,6 +84,7 @@ class Player:
         self.loops = 0  # complete ones
         self._first_loop: Counter[tuple[str, str]] = Counter()
         self._keys = {(topic.name, topic.type) for topic in topics}
+        self._latched = {topic.name for topic in topics if topic.latched}
         self._origin = bag.start_ns + round(timing.start_offset * SECOND)
         self._stop = self._origin + round(timing.duration * SECOND) if timing.duration else bag.end_ns + 1
         if bag.count and self._origin > bag.end_ns:
@@ -131,15 +133,16 @@ class Player:
             span, last = _StampSpan(), None
             number = 0
             for message in self._selected():
-                if message.time_ns < self._origin:
-                    continue
                 if message.time_ns >= self._stop:
                     break
-                number += 1
-                last = message.time_ns
+                if message.time_ns >= self._origin:
+                    number += 1
+                    last = message.time_ns
+                elif message.topic not in self._latched:
+                    continue
                 if message.type in self._stamped:
                     span.add(message.topic, read_stamp(message.data))
-                due = start_ns + elapsed(message.time_ns)
+                due = start_ns + elapsed(max(message.time_ns, self._origin))
                 yield from ticks(due, loop, begin)
                 self.delivered[message.topic, message.type] += 1
                 yield Scheduled(due, loop, message.topic, message.type,
