@@ -166,7 +166,8 @@ class InputReport:
             self._counted[JOINTS][fault] = merger.counters[fault]
         if merger.not_finite:
             self._alarm(JOINTS, 'not_finite', Level.ERROR,
-                        f'position of {", ".join(sorted(merger.not_finite))} is not a finite number and not used', STATE_SECONDS)
+                        f'position of {", ".join(sorted(merger.not_finite))} is not a finite number and not used',
+                        STATE_SECONDS)
         if self._arrivals[JOINTS].never or self._arrivals[JOINTS].age(time.monotonic()) > self._timeout_s:
             return
         joints = self._joints or merger.newest()
