@@ -97,6 +97,7 @@ def plan(values: Mapping[str, str]) -> tuple[NodeRun, ...]:
         runs.append(NodeRun('replay', {
             'bag': bag, 'rate': _number('rate', values['rate']), 'loop': values['loop'] == 'true',
             'clock': _number('clock', values['clock']) if sim_time else 0.0, 'restamp': not sim_time,
+            'wait_for_subscribers': 5.0,  # loading the nodes takes longer than the time the replay node waits alone
             **({'topics': topics} if topics else {})}))
     return tuple(runs)
 

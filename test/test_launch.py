@@ -94,7 +94,7 @@ def test_replay_launch_file_starts_replay(launch_modules, tmp_path):
     node, = start(load('replay.launch.py'), values_with(bag=str(tmp_path), topics='/a, /b', loop='true'))
     assert node.executable == 'replay'
     assert node.parameters[1] == {'bag': str(tmp_path), 'rate': 1.0, 'loop': True, 'clock': 0.0, 'restamp': True,
-                                  'topics': ['/a', '/b']}
+                                  'wait_for_subscribers': 5.0, 'topics': ['/a', '/b']}
 
 
 def test_replay_gives_either_a_clock_or_new_stamps(tmp_path):
