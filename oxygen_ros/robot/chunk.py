@@ -70,7 +70,7 @@ class JointTrajectory:
     :param start_ns: time that `times_ns` count from, node clock.
     :param times_ns: one per row, from 0 or later, strictly increasing (`time_from_start`).
     :param positions: float64 [rows, joints], rad.
-    :param velocities: float64 [rows, joints], rad/s.
+    :param velocities: float64 [rows, joints], rad/s; 0 in the last row, else trajectory controllers refuse the whole.
     """
 
     names: tuple[str, ...]

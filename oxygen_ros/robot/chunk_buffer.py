@@ -1,8 +1,8 @@
 """
 Turns chunks, which arrive now and then, into one smooth stream of commands.
 
-A chunk is a curve over time. When a new one arrives, its difference in position and velocity to the command of that moment
-fades away over the blend time. So both are continuous, and no more than one curve has to be kept.
+A chunk is a curve over time. When a new one arrives, the difference in position and velocity between it and the command
+of that moment fades away over the blend time. So both are continuous, and no more than one curve has to be kept.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ChunkBuffer:
     The chunk in execution, sampled at control rate.
 
     Alignment: a step is skipped if it lies in the past *and* the robot was executing meanwhile. While nothing executes,
-    the robot does not move away from what the model saw: a chunk that was computed meanwhile begins with its first step.
+    the robot stays where the model saw it, so a chunk that was computed meanwhile begins with its first step.
 
     Not thread safe: push, sample and the rest belong to one thread.
 
@@ -64,29 +64,34 @@ class ChunkBuffer:
     def clear(self) -> None:
         """Forget everything, for a clock that jumped or a new activation; `start` comes next."""
         self._measured: np.ndarray | None = None
+        self._newest = (-1, -1)  # stamp and number of the newest frame that was acted on
+        self._drop_chunk()
+
+    def _drop_chunk(self) -> None:
         self._chunk: JointChunk | None = None
         self._curve: Curve | None = None
-        self._stop_ns = self._latest_ns = self._blend_start_ns = 0
+        self._latest_ns = self._stop_ns = self._blend_start_ns = 0
         self._offset = self._offset_velocity = np.zeros(len(self.names))
 
     def start(self, positions: np.ndarray) -> None:
         """
-        Say where the robot is; the next chunk begins there. Commands nothing yet, and forgets everything else.
+        Say where the robot is; the next chunk begins there. Commands nothing until then.
 
-        Needed before the first chunk, and whenever something else may have moved the robot since the last command.
+        Needed before the first chunk. To be repeated while the buffer is not `commanding`, since something else may move
+        the robot then.
 
         :param positions: float64 [joints], measured, rad, finite.
         """
         positions = np.array(positions, dtype=np.float64)
         if positions.shape != (len(self.names),) or not np.isfinite(positions).all():
             raise ValueError(f'{len(self.names)} finite positions are needed to start, not {positions.tolist()}')
-        self.clear()
         self._measured = positions
+        self._drop_chunk()
 
     @property
-    def started(self) -> bool:
-        """Tell whether the measured positions are known, so that a chunk can be pushed."""
-        return self._measured is not None
+    def commanding(self) -> bool:
+        """Tell whether `sample` gave a command at its last call, or will at the next since a chunk has come."""
+        return self._curve is not None and (self._when_empty is WhenEmpty.HOLD or self._latest_ns <= self._stop_ns)
 
     def push(self, chunk: JointChunk, now_ns: int) -> PushResult:
         """
@@ -99,7 +104,8 @@ class ChunkBuffer:
         rows = select(chunk.names, chunk.positions, self.names)
         if self._measured is None:
             return PushResult.NOT_STARTED
-        if self._chunk and (chunk.stamp_ns, chunk.frame_number) < (self._chunk.stamp_ns, self._chunk.frame_number):
+        frame = chunk.stamp_ns, chunk.frame_number
+        if frame < self._newest:
             return PushResult.OLDER_FRAME
         now_ns = self._latest_ns = max(now_ns, self._latest_ns)
         executing = self._curve is not None and now_ns <= self._stop_ns
@@ -112,7 +118,8 @@ class ChunkBuffer:
             return PushResult.EXPIRED
         positions, velocities = self._at(now_ns)
         target, target_velocity = curve.at(now_ns)
-        self._chunk, self._curve, self._stop_ns, self._blend_start_ns = chunk, curve, stop_ns, now_ns
+        self._newest, self._chunk, self._curve = frame, chunk, curve
+        self._stop_ns, self._blend_start_ns = stop_ns, now_ns
         self._offset, self._offset_velocity = positions - target, velocities - target_velocity
         return PushResult.BLENDED if executing else PushResult.STARTED
 
@@ -128,26 +135,27 @@ class ChunkBuffer:
 
     def sample(self, now_ns: int) -> JointCommand | None:
         """Return the command for this moment; None before the first chunk, and with `WhenEmpty.STOP` after the last."""
+        if self._chunk is None:
+            return None
         # Time never runs backwards here, so a command never steps back along the chunk.
         now_ns = self._latest_ns = max(now_ns, self._latest_ns)
-        if self._curve is None or self._chunk is None:
+        if not self.commanding:
             return None
         source = CommandSource.CHUNK if now_ns <= self._stop_ns else CommandSource.HOLD
-        if source is CommandSource.HOLD and self._when_empty is WhenEmpty.STOP:
-            return None
         positions, velocities = self._at(now_ns)
         return JointCommand(self.names, positions, velocities, source, self._chunk.frame_number, self._chunk.stamp_ns)
 
     def trajectory(self, now_ns: int) -> JointTrajectory | None:
         """Return the steps from now on, blended as `sample` will give them; None when nothing is left to execute."""
-        now_ns = self._latest_ns = max(now_ns, self._latest_ns)
-        if self._curve is None or self._chunk is None:
+        if self._chunk is None:
             return None
+        now_ns = self._latest_ns = max(now_ns, self._latest_ns)
         first = max(0, -(-(now_ns - self._curve.start_ns) // self._curve.period_ns))
         times = range(self._curve.start_ns + first * self._curve.period_ns, self._stop_ns + 1, self._curve.period_ns)
         if not times:
             return None
         positions, velocities = (np.stack(values) for values in zip(*map(self._at, times)))
+        velocities[-1] = 0.0  # also if the chunk is cut short by its lifetime
         return JointTrajectory(self.names, now_ns, tuple(time - now_ns for time in times), positions, velocities,
                                self._chunk.frame_number, self._chunk.stamp_ns)
 

@@ -32,7 +32,7 @@ class CommandStream:
 
     def measured(self, names: tuple[str, ...], positions: np.ndarray) -> None:
         """Tell the measured joint positions; the first chunk begins there. Ignored while commands are being sent."""
-        if self._buffer.started:
+        if self._buffer.commanding:
             return
         try:
             here = select(names, positions, self._buffer.names)

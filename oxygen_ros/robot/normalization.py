@@ -78,7 +78,8 @@ class Statistics:
         if mode is StatisticsMode.MEAN_STD:
             scale, wrong = second, second < 0
         else:
-            scale, wrong = second - first, second < first
+            with np.errstate(over='ignore'):
+                scale, wrong = second - first, second < first
         if wrong.any() or not np.isfinite(scale).all():
             bad = np.flatnonzero(wrong | ~np.isfinite(scale)).tolist()
             raise ConfigError(f'{where}: {" and ".join(mode.keys)} are no range at index {bad}: '
@@ -90,8 +91,8 @@ class Normalizer:
     """
     Maps vectors between physical units and the model's range, in float64. Nothing is clipped; NaN stays NaN.
 
-    A dimension that is constant in the statistics (width below `CONSTANT_WIDTH`) normalises to what its constant gives (-1,
-    or 0 with mean_std) whatever the input, and unnormalises to its constant.
+    A dimension that is constant in the statistics (width below `CONSTANT_WIDTH`) normalises to what its constant gives
+    (-1, or 0 with mean_std) whatever the input, and unnormalises to its constant.
 
     :param epsilon: added to the width of the range; 1e-6 as in openpi.
     """
@@ -112,7 +113,8 @@ class Normalizer:
         :param values: [..., n] in physical units, n = len(statistics).
         :returns: float64 [..., n].
         """
-        values = (self._checked(values) - self.statistics.offset) / self._divisor
+        with np.errstate(invalid='ignore'):  # NaN in, NaN out
+            values = (self._checked(values) - self.statistics.offset) / self._divisor
         return values * 2 - 1 if self._symmetric else values
 
     def unnormalize(self, values: np.ndarray) -> np.ndarray:
@@ -125,7 +127,8 @@ class Normalizer:
         values = self._checked(values)
         if self._symmetric:
             values = (values + 1) / 2
-        return values * self._factor + self.statistics.offset
+        with np.errstate(invalid='ignore'):
+            return values * self._factor + self.statistics.offset
 
     def _checked(self, values: np.ndarray) -> np.ndarray:
         values = np.asarray(values, dtype=np.float64)

@@ -82,13 +82,6 @@ def check_chunk(chunk: JointChunk) -> None:
     check_actions(chunk.positions, len(chunk.names))
 
 
-def trajectory_times(rows: int, period_ns: int, first_ns: int = 0) -> tuple[int, ...]:
-    """Return the `time_from_start` of each row in nanoseconds: strictly increasing, from `first_ns` >= 0."""
-    if rows < 1 or period_ns <= 0 or first_ns < 0:
-        raise ValueError(f'no trajectory of {rows} rows, {period_ns} ns apart, from {first_ns} ns')
-    return tuple(range(first_ns, first_ns + rows * period_ns, period_ns))
-
-
 class SafetyLimiter:
     """
     Keeps successive commands inside the joints' position and velocity limits, whatever comes in.
@@ -141,8 +134,9 @@ class SafetyLimiter:
         for time_ns, positions, velocities in zip(trajectory.times_ns, trajectory.positions, trajectory.velocities):
             rows.append(self._limit(previous, positions, velocities, (time_ns - before_ns) * 1e-9))
             previous, before_ns = rows[-1].positions, time_ns
-        return replace(trajectory, positions=np.stack([row.positions for row in rows]),
-                       velocities=np.stack([row.velocities for row in rows]))
+        velocities = np.stack([row.velocities for row in rows])
+        velocities[-1] = 0.0
+        return replace(trajectory, positions=np.stack([row.positions for row in rows]), velocities=velocities)
 
     def _reference(self) -> np.ndarray:
         if self._previous is None:

@@ -1,0 +1,1 @@
+"""What the robot remembers. No ROS here."""

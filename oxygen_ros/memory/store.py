@@ -1,0 +1,224 @@
+"""The notes of the robot: kept over restarts, searchable by words and time (SQLite with FTS5)."""
+
+from __future__ import annotations
+
+import operator
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from oxygen_ros.memory.database import MemoryStoreError, open_database
+
+LARGEST_LIMIT = 1000  # entries of one query
+MOST_WORDS = 64  # of one query
+MOST_DELETED = 100  # with one note, when a limit was lowered
+INT64 = (-2**63, 2**63 - 1)
+
+# CROSS JOIN keeps SQLite to this order of the tables, which reads only the newest rows that are needed.
+BY_ID = 'notes n CROSS JOIN note_texts t ON t.rowid = n.id'
+BY_WORDS = 'note_texts t CROSS JOIN notes n ON n.id = t.rowid'
+
+
+@dataclass(frozen=True)
+class Entry:
+    """
+    One note, or several equal ones in a row.
+
+    :param entry_id: unique, keeps its value over restarts, grows.
+    :param text: valid UTF-8 without NUL.
+    :param stamp_ns: stamp of the observation that gave the note last; frame_number: its number; tf_frame: its TF frame.
+    :param first_seen_ns: earliest stamp of the observations that gave this note; last_seen_ns: the latest one.
+    :param count: how many observations in a row gave it.
+    """
+
+    entry_id: int
+    text: str
+    stamp_ns: int
+    frame_number: int
+    first_seen_ns: int
+    last_seen_ns: int
+    count: int
+    tf_frame: str = ''
+
+
+class MemoryStore:
+    """
+    Notes in one file. May be used from every thread, one call runs at a time.
+
+    Newest means noted last: the order of `add`, which a clock that goes back cannot disturb. A note survives the end of
+    the process, by `kill -9` too, once `add` has returned.
+
+    :param path: database file; folders are created.
+    :param max_entries: beyond, the oldest entries are deleted.
+    :param max_age_ns: the oldest entries are deleted when last seen so long before the note being added; None: never.
+    :param max_bytes: the oldest entries are deleted when all texts (UTF-8) take more. The file takes two to three times
+        that. The newest entry always stays.
+    :param busy_timeout: seconds that a call may wait for another process that writes to the file.
+    :ivar warning: says that a damaged file was moved aside, and where it is; empty if none was.
+    :raises ConfigError: the file belongs to another program, or to a newer version.
+    :raises MemoryStoreError: the file cannot be opened.
+    """
+
+    def __init__(self, path: str | Path, *, max_entries: int = 100_000, max_age_ns: int | None = None,
+                 max_bytes: int = 100_000_000, busy_timeout: float = 1.0) -> None:
+        if max_entries < 1 or max_bytes < 1 or (max_age_ns is not None and max_age_ns < 1):
+            raise ValueError('max_entries, max_age_ns and max_bytes must be positive')
+        self.path = Path(path).expanduser()
+        self._max_entries = max_entries
+        self._max_age_ns = max_age_ns
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._connection: sqlite3.Connection | None
+        self._connection, self.warning = open_database(self.path, busy_timeout)
+
+    def __enter__(self) -> MemoryStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file. Later calls raise MemoryStoreError; closing again does nothing."""
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    @property
+    def count(self) -> int:
+        """
+        Number of entries.
+
+        :raises MemoryStoreError: when memory cannot be read.
+        """
+        with self._transaction('count the notes', 'DEFERRED') as connection:
+            return connection.execute('SELECT entries FROM totals').fetchone()[0]
+
+    def add(self, text: str, stamp_ns: int, frame_number: int, tf_frame: str = '') -> Entry:
+        """
+        Store a note, or count it if it says the same as the note before.
+
+        A note from before the first observation of that entry (the clock went back) gets an entry of its own.
+
+        :param text: not blank. NUL and lone halves of surrogate pairs, which no message can carry, become U+FFFD.
+        :param stamp_ns: of the observation that the note is about, as are frame_number and tf_frame.
+        :returns: the entry as it is stored now.
+        :raises MemoryStoreError: when it cannot be stored; nothing is changed then.
+        """
+        text, tf_frame = _clean(text), _clean(tf_frame)
+        stamp_ns, frame_number = _int64('stamp_ns', stamp_ns), _int64('frame_number', frame_number)
+        if not text.strip():
+            raise MemoryStoreError('a blank note is not stored')
+        with self._transaction('add a note', 'IMMEDIATE') as connection:
+            last = _entries(connection, f'{BY_ID} ORDER BY n.id DESC LIMIT 1')
+            if last and last[0].text == text and stamp_ns >= last[0].first_seen_ns:
+                entry_id = last[0].entry_id
+                connection.execute('UPDATE notes SET stamp_ns = ?, frame_number = ?, tf_frame = ?, count = count + 1, '
+                                   'last_seen_ns = max(last_seen_ns, ?) WHERE id = ?',
+                                   (stamp_ns, frame_number, tf_frame, stamp_ns, entry_id))
+            else:
+                entry_id = connection.execute(
+                    'INSERT INTO notes(stamp_ns, frame_number, tf_frame, count, first_seen_ns, last_seen_ns, bytes) '
+                    'VALUES (?, ?, ?, 1, ?, ?, ?)',
+                    (stamp_ns, frame_number, tf_frame, stamp_ns, stamp_ns, len(text.encode()))).lastrowid
+                connection.execute('INSERT INTO note_texts(rowid, text) VALUES (?, ?)', (entry_id, text))
+            self._retain(connection, stamp_ns)
+            return _entries(connection, f'{BY_ID} WHERE n.id = ?', entry_id)[0]
+
+    def query(self, words: str = '', from_ns: int | None = None, to_ns: int | None = None,
+              limit: int = 20) -> list[Entry]:
+        """
+        Return entries, newest first.
+
+        :param words: all of them must be in the note, in any order; case, accents and punctuation do not matter. Empty
+            matches every note, punctuation alone matches none.
+        :param from_ns: only entries last seen at or after this; to_ns: only those first seen at or before that.
+        :param limit: most entries, at least 1; never more than LARGEST_LIMIT are returned.
+        :raises MemoryStoreError: when memory cannot be read, or the request makes no sense.
+        """
+        if limit < 1:
+            raise MemoryStoreError(f'limit {limit} must be at least 1')
+        from_ns = None if from_ns is None else _int64('from_ns', from_ns)
+        to_ns = None if to_ns is None else _int64('to_ns', to_ns)
+        match = _match(words)
+        with self._transaction('search memory', 'DEFERRED') as connection:
+            # Every entry of the time window lies between these ids; looking them up spares reading the texts outside.
+            first, last = INT64
+            if from_ns is not None:
+                first = _id(connection, 'SELECT id FROM notes WHERE last_seen_ns >= ? ORDER BY id LIMIT 1', from_ns)
+            if to_ns is not None:
+                last = _id(connection, 'SELECT id FROM notes WHERE first_seen_ns <= ? ORDER BY id DESC LIMIT 1', to_ns)
+            if first is None or last is None:
+                return []
+            window = (first, last, INT64[0] if from_ns is None else from_ns, INT64[1] if to_ns is None else to_ns)
+            within = 'BETWEEN ? AND ? AND n.last_seen_ns >= ? AND n.first_seen_ns <= ?'
+            limit = min(limit, LARGEST_LIMIT)
+            if match:
+                return _entries(connection, f'{BY_WORDS} WHERE t.text MATCH ? AND t.rowid {within} '
+                                'ORDER BY t.rowid DESC LIMIT ?', match, *window, limit)
+            return _entries(connection, f'{BY_ID} WHERE n.id {within} ORDER BY n.id DESC LIMIT ?', *window, limit)
+
+    def _retain(self, connection: sqlite3.Connection, now_ns: int) -> None:
+        """Delete the oldest entries until the rest is within number, age and bytes; a few at a time, to stay quick."""
+        for _ in range(MOST_DELETED):
+            entries, size = connection.execute('SELECT entries, bytes FROM totals').fetchone()
+            oldest, seen_ns = connection.execute('SELECT id, last_seen_ns FROM notes ORDER BY id LIMIT 1').fetchone()
+            expired = self._max_age_ns is not None and seen_ns < now_ns - self._max_age_ns
+            if entries == 1 or not (entries > self._max_entries or size > self._max_bytes or expired):
+                return
+            connection.execute('DELETE FROM notes WHERE id = ?', (oldest,))
+
+    @contextmanager
+    def _transaction(self, what: str, kind: str) -> Iterator[sqlite3.Connection]:
+        """Run a block alone and as a whole or not at all; turn every error of SQLite into a MemoryStoreError."""
+        with self._lock:
+            connection = self._connection
+            if connection is None:
+                raise MemoryStoreError(f'memory {self.path} is closed: cannot {what}')
+            try:
+                connection.execute(f'BEGIN {kind}')
+                yield connection
+                connection.execute('COMMIT')
+            except sqlite3.OperationalError as error:
+                raise MemoryStoreError(f'memory {self.path}: cannot {what} ({error}): '
+                                       'check free space, permissions and other programs that use it') from error
+            except sqlite3.Error as error:
+                raise MemoryStoreError(f'memory {self.path}: cannot {what} ({error}): '
+                                       'a restart moves a damaged file aside') from error
+            finally:
+                if connection.in_transaction:
+                    connection.rollback()
+
+
+def _entries(connection: sqlite3.Connection, source: str, *values: object) -> list[Entry]:
+    columns = 'n.id, t.text, n.stamp_ns, n.frame_number, n.first_seen_ns, n.last_seen_ns, n.count, n.tf_frame'
+    return [Entry(*row) for row in connection.execute(f'SELECT {columns} FROM {source}', values)]
+
+
+def _id(connection: sqlite3.Connection, query: str, value: int) -> int | None:
+    row = connection.execute(query, (value,)).fetchone()
+    return row and row[0]
+
+
+def _match(words: str) -> str:
+    """Return an FTS5 expression that asks for every word: each is quoted, so that nothing in it is an operator."""
+    quoted = ['"' + word.replace('"', '""') + '"' for word in _clean(words).split()]
+    if len(quoted) > MOST_WORDS:
+        raise MemoryStoreError(f'{len(quoted)} words are too many to search for: at most {MOST_WORDS}')
+    return ' '.join(quoted)
+
+
+def _clean(text: str) -> str:
+    """Return text that UTF-8 can carry: pairs of surrogates joined, lone ones and NUL replaced by U+FFFD."""
+    return text.encode('utf-16-le', 'surrogatepass').decode('utf-16-le', 'replace').replace('\0', '\ufffd')
+
+
+def _int64(name: str, value: int) -> int:
+    """Return the value as a plain int (SQLite would store NumPy's as bytes)."""
+    value = operator.index(value)
+    if not INT64[0] <= value <= INT64[1]:
+        raise MemoryStoreError(f'{name} {value} does not fit into 64 bits')
+    return value
