@@ -48,6 +48,7 @@ class DemoMonitor:
     def __init__(self, record: Record, nodes: tuple[str, ...]) -> None:
         self.record = record
         self._expected = set(nodes)
+        self._failure: BaseException | None = None
 
     def __enter__(self) -> DemoMonitor:
         # The signals stay with the process group, the ROS arguments with the nodes.
@@ -65,6 +66,11 @@ class DemoMonitor:
         self._thread.join(timeout=JOIN_SECONDS)
         self._node.destroy_node()
         rclpy.try_shutdown()
+
+    def check(self) -> None:
+        """Raise what a callback raised: a mistake of this program."""
+        if self._failure is not None:
+            raise self._failure
 
     def act(self, step: Step) -> None:
         """Call the service that a step of the conversation names; the record takes in what comes of it."""
@@ -108,6 +114,8 @@ class DemoMonitor:
             self._executor.spin()
         except (ExternalShutdownException, ShutdownException):
             pass
+        except BaseException as failure:  # handed to the main thread
+            self._failure = failure
 
     def _look_at_graph(self) -> None:
         if self._expected <= set(self._node.get_node_names()):
@@ -116,7 +124,7 @@ class DemoMonitor:
             self._graph_timer.cancel()
 
     def _take_text(self, message: TextChunk, now: float) -> None:
-        text = self.record.take_text(message.request_id, message.task)
+        text = self.record.text(message.request_id, message.task)
         text.text += message.delta
         text.tokens, text.frame_number = message.tokens, message.frame_number
         if text.first_token is None and message.tokens:
@@ -130,7 +138,7 @@ class DemoMonitor:
     def _take_diagnostics(self, message: DiagnosticArray, _: float) -> None:
         for status in message.status:
             level = status.level[0] if isinstance(status.level, bytes) else status.level
-            self.record.inputs[status.name] = (level, status.message)
+            self.record.diagnostics[status.name] = (level, status.message)
 
     def _instruct(self, words: str) -> None:
         instruction = Instruction(words)

@@ -66,7 +66,7 @@ class InferenceNode(LifecycleNode):
         self.create_subscription(Frame, 'frames', self._on_frame, 2, **qos)
         self.create_subscription(String, 'instruction', self._on_instruction, 10, **qos)
         self.create_subscription(String, 'utterance', self._on_utterance, 10, **qos)
-        self.services = InferenceServices(self)
+        self._service_calls = InferenceServices(self)
         # Whatever happens to ROS time, the status goes out: it is what says that the clock does not run.
         steady = Clock(clock_type=ClockType.STEADY_TIME)
         self.create_timer(1.0, self._publish_status, clock=steady)
@@ -309,7 +309,7 @@ class InferenceNode(LifecycleNode):
         self._speech.publish(text_to_msg(delta))
         for sentence in self.session.sentences.push(delta.request.request_id, delta.delta, delta.finish is not None):
             self._sentences.publish(String(data=sentence))
-        self.services.text_arrived(delta)
+        self._service_calls.text_arrived(delta)
 
     def _publish_entry(self, added) -> None:
         if added.cancelled():

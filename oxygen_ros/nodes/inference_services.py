@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.task import Future
 
 from oxygen_ros.engine.requests import AdmissionError, TextDelta
@@ -28,11 +29,13 @@ class InferenceServices:
     def __init__(self, node: InferenceNode) -> None:
         self._node = node
         self._waiting: dict[int, tuple[Future, list[str]]] = {}  # request id -> (its last piece, text so far)
-        node.create_service(Ask, 'ask', self._ask)
-        node.create_service(Cancel, 'cancel', self._cancel)
-        node.create_service(QueryMemory, 'query_memory', self._query_memory)
-        node.create_service(SetInstruction, 'set_instruction', self._set_instruction)
-        node.create_service(Stop, 'stop', self._stop)
+        # A callback that awaits occupies its group: an exclusive one would stop every timer and subscription in it.
+        group = ReentrantCallbackGroup()
+        node.create_service(Ask, 'ask', self._ask, callback_group=group)
+        node.create_service(Cancel, 'cancel', self._cancel, callback_group=group)
+        node.create_service(QueryMemory, 'query_memory', self._query_memory, callback_group=group)
+        node.create_service(SetInstruction, 'set_instruction', self._set_instruction, callback_group=group)
+        node.create_service(Stop, 'stop', self._stop, callback_group=group)
 
     def text_arrived(self, delta: TextDelta) -> None:
         """Collect the text of calls that wait for it."""

@@ -69,11 +69,11 @@ class ReplayNode(Node):
         playable = [topic for topic in chosen if self._advertise(topic)]
         if timing.clock_hz:
             self._publish_on(CLOCK_TOPIC, CLOCK_TYPE, QoSProfile(depth=10))
-        for name, reason in self._skipped.items():
-            self.get_logger().info(f'{name} is not played: {reason}')
         if self._bag.topics and not playable:
             raise BagError(f'nothing of {values["bag"]!r} can be played: '
                            + '; '.join(f'{name}: {reason}' for name, reason in self._skipped.items()))
+        for name, reason in self._skipped.items():
+            self.get_logger().info(f'{name} is not played: {reason}')
         self._player = Player(self._bag, playable, timing)
         self._noted = 0
         self._log_notes()
