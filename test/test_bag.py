@@ -237,6 +237,13 @@ def test_damage_in_the_middle_is_noted_and_counted(tmp_path):
     assert any('bag.mcap is' in note and 'damaged' in note for note in notes)
 
 
+def test_types_of_early_recordings_get_their_full_name(tmp_path):
+    path = shutil.copy(CASES / '79-no-metadata-yaml' / 'bag_sqlite3' / 'bag_sqlite3.db3', tmp_path / 'bag.db3')
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE topics SET type = replace(type, '/msg/', '/')")
+    assert {message.type for message in read(path)[0]} == {'sensor_msgs/msg/Image', 'sensor_msgs/msg/JointState'}
+
+
 def test_recording_without_messages_says_so(tmp_path):
     path = shutil.copy(CASES / '79-no-metadata-yaml' / 'bag_sqlite3' / 'bag_sqlite3.db3', tmp_path / 'bag.db3')
     with sqlite3.connect(path) as database:

@@ -13,6 +13,7 @@ import queue
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from oxygen_ros.errors import ConfigError, OxygenError
 from oxygen_ros.nodes.parameters import NodeParameter, override_rule, parameter_help
 
 JOIN_SECONDS = 2.0
+SAME_WISH_SECONDS = 1.0
 LOG_LEVELS = ('debug', 'info', 'warn', 'error', 'fatal')
 
 
@@ -140,13 +142,16 @@ class _StopSignals:
     """
     While entered: SIGINT and SIGTERM end `wait`, or raise KeyboardInterrupt if nothing waits yet.
 
-    The second signal of a kind meets the default action and ends the process at once. Python allows handlers only in
-    the main thread; in another one (a test that runs a node in a thread) none is installed.
+    A signal that comes again within a second is the same wish (Ctrl-C reaches the whole group of a terminal, and a
+    launcher passes it on as well) and is ignored; a later one meets the default action and ends the process at once.
+    Python allows handlers only in the main thread; in another one (a test that runs a node in a thread) none is
+    installed.
     """
 
     def __init__(self) -> None:
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()  # put() is safe inside a signal handler
         self._waiting = False
+        self._since: dict[int, float] = {}  # signal number -> time of the first one
         self._previous: dict[int, object] = {}
 
     def __enter__(self) -> _StopSignals:
@@ -169,7 +174,12 @@ class _StopSignals:
         self._wakes.get()
 
     def _handle(self, number: int, _: object) -> None:
-        signal.signal(number, signal.SIG_DFL)
+        if number in self._since:
+            if time.monotonic() > self._since[number] + SAME_WISH_SECONDS:
+                signal.signal(number, signal.SIG_DFL)
+                signal.raise_signal(number)
+            return
+        self._since[number] = time.monotonic()
         self.wake()
         if not self._waiting:
             raise KeyboardInterrupt

@@ -10,6 +10,8 @@ import yaml
 from rosbags.interfaces import Qos
 from rosbags.rosbag2.metadata import parse_qos
 
+from oxygen_ros.replay.recorded import full_type
+
 
 @dataclass
 class Promise:
@@ -59,7 +61,7 @@ def read_metadata(folder: Path) -> Metadata:
 
 
 def _add_promise(metadata: Metadata, count: int, topic: Mapping) -> None:
-    name, type_ = str(topic['name']), str(topic['type'])
+    name, type_ = str(topic['name']), full_type(str(topic['type']))
     try:
         qos = tuple(parse_qos(topic.get('offered_qos_profiles') or []))
     except Exception:  # text that the library cannot read only costs the QoS; the storage file has its own

@@ -37,6 +37,9 @@ class Scheduled(NamedTuple):
     data: bytes
 
 
+Ticks = Callable[[int, int, int], Iterator[Scheduled]]
+
+
 @dataclass(frozen=True)
 class Timing:
     """
@@ -120,46 +123,50 @@ class Player:
         :param start_ns: begin of the replay on the pacing clock.
         :param now_ns: the same moment in system time, for header stamps.
         """
-        rate = self.timing.rate
         begin = 0  # recorded nanoseconds played in earlier loops
         ticks = self._ticks(start_ns, now_ns)
         for loop in count():
-            def elapsed(time_ns: int, begin: int = begin) -> int:
-                return round((time_ns - self._origin + begin) / rate)
-
-            def moved(stamp_ns: int, elapsed: Callable[[int], int] = elapsed) -> int:
-                return now_ns + elapsed(stamp_ns + self._shift)
-
-            span, last = _StampSpan(), None
-            number = 0
-            for message in self._selected():
-                if message.time_ns >= self._stop:
-                    break
-                if message.time_ns >= self._origin:
-                    number += 1
-                    last = message.time_ns
-                elif message.topic not in self._latched:
-                    continue
-                if message.type in self._stamped:
-                    span.add(message.topic, read_stamp(message.data))
-                due = start_ns + elapsed(max(message.time_ns, self._origin))
-                yield from ticks(due, loop, begin)
-                self.delivered[message.topic, message.type] += 1
-                yield Scheduled(due, loop, message.topic, message.type,
-                                restamped(message, self._stamped, moved) if self._stamped else message.data)
+            length = yield from self._play_through(loop, begin, start_ns, now_ns, ticks)
             self.loops += 1
             self._first_loop = self._first_loop or self.delivered.copy()
-            if not self.timing.loop or last is None:
+            if not (self.timing.loop and length):
                 return
-            # The next loop begins one mean message spacing later, and late enough for all stamps to go on increasing.
-            gap = min(max((last - self._origin) // number, SECOND // 1000), SECOND)
-            begin += max(min(self._stop - 1, self.bag.end_ns) - self._origin, last - self._origin, span.longest()) + gap
+            begin += length
+
+    def _play_through(self, loop: int, begin: int, start_ns: int, now_ns: int, ticks: Ticks) -> Iterator[Scheduled]:
+        """Yield the messages of one loop. Returns its length in recorded nanoseconds, 0 if it has no messages."""
+        def elapsed(time_ns: int) -> int:
+            return round((time_ns - self._origin + begin) / self.timing.rate)
+
+        def moved(stamp_ns: int) -> int:
+            return now_ns + elapsed(stamp_ns + self._shift)
+
+        span, last, number = _StampSpan(), self._origin, 0
+        for message in self._selected():
+            if message.time_ns >= self._stop:
+                break
+            if message.time_ns >= self._origin:
+                number += 1
+                last = message.time_ns
+            elif message.topic not in self._latched:
+                continue
+            if message.type in self._stamped:
+                span.add(message.topic, read_stamp(message.data))
+            due = start_ns + elapsed(max(message.time_ns, self._origin))
+            yield from ticks(due, loop, begin)
+            yield Scheduled(due, loop, message.topic, message.type, restamped(message, self._stamped, moved))
+            self.delivered[message.topic, message.type] += 1  # only now: the caller may have given up waiting
+        if not number:
+            return 0
+        # The next loop begins one mean message spacing later, and late enough for all stamps to go on increasing.
+        gap = min(max((last - self._origin) // number, SECOND // 1000), SECOND)
+        return max(min(self._stop - 1, self.bag.end_ns) - self._origin, last - self._origin, span.longest()) + gap
 
     def _selected(self) -> Iterator:
         names = {topic.name for topic in self.topics}
         return (message for message in self.bag.messages(names) if (message.topic, message.type) in self._keys)
 
-    def _ticks(self, start_ns: int, now_ns: int) -> Callable[[int, int, int], Iterator[Scheduled]]:
+    def _ticks(self, start_ns: int, now_ns: int) -> Ticks:
         """Return a generator function (due, loop, begin) that yields the /clock messages due until then."""
         timing = self.timing
         number = 0

@@ -54,6 +54,11 @@ class StorageFile(Protocol):
         """Close the file."""
 
 
+def full_type(name: str) -> str:
+    """Return 'pkg/msg/Name' for the 'pkg/Name' of early recordings, anything else as it is."""
+    return name.replace('/', '/msg/') if name.count('/') == 1 else name
+
+
 def plain(data: bytes) -> bytes:
     """Undo compression by message. A CDR message begins with a zero byte, a zstd frame never does."""
     return zstandard.decompress(data) if data[:4] == ZSTD_MAGIC else bytes(data)

@@ -22,7 +22,7 @@ from mcap.stream_reader import breakup_chunk
 from rosbags.interfaces import Qos
 from rosbags.rosbag2.metadata import parse_qos
 
-from oxygen_ros.replay.recorded import Channel, Message, one_line, plain
+from oxygen_ros.replay.recorded import Channel, Message, full_type, one_line, plain
 
 MCAP_MAGIC = b'\x89MCAP0\r\n'
 HEAD = struct.Struct('<BQ')  # of a record: opcode, length of its content
@@ -102,8 +102,9 @@ class ScannedMcap:
         schema = self._schemas.get(channel.schema_id)
         if schema is None:  # the type is not known
             return Channel(channel.topic, '', count, serialization=f'{channel.message_encoding} without a schema')
-        return Channel(channel.topic, schema.name, count, _qos(channel.metadata.get('offered_qos_profiles', '')),
-                       schema.data.decode(errors='replace'), schema.encoding, channel.message_encoding)
+        qos = _qos(channel.metadata.get('offered_qos_profiles', ''))
+        return Channel(channel.topic, full_type(schema.name), count, qos, schema.data.decode(errors='replace'),
+                       schema.encoding, channel.message_encoding)
 
     def _head(self, position: int) -> tuple[int, int]:
         """Return opcode and end of the record at a position, and leave the file at its content."""

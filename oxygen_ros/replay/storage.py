@@ -17,7 +17,7 @@ from rosbags.interfaces import MessageDefinitionFormat
 from rosbags.rosbag2 import Reader
 
 from oxygen_ros.errors import BagError
-from oxygen_ros.replay.recorded import ZSTD_MAGIC, Channel, Message, StorageFile, one_line, plain
+from oxygen_ros.replay.recorded import ZSTD_MAGIC, Channel, Message, StorageFile, full_type, one_line, plain
 from oxygen_ros.replay.scanned_mcap import MCAP_MAGIC, ScannedMcap
 
 SQLITE_MAGIC = b'SQLite format 3\0'
@@ -120,7 +120,7 @@ class LibraryFile:
         except Exception as error:  # ReaderError, but also KeyError, struct.error, apsw errors for damaged files
             raise BagError(f'{path} is damaged or no recording: {one_line(error)}') from error
         self.channels = [
-            Channel(connection.topic, connection.msgtype, connection.msgcount,
+            Channel(connection.topic, full_type(connection.msgtype), connection.msgcount,
                     tuple(connection.ext.offered_qos_profiles), connection.msgdef.data,
                     DEFINITION_FORMATS.get(connection.msgdef.format, ''), connection.ext.serialization_format)
             for connection in self._reader.connections]
@@ -139,7 +139,7 @@ class LibraryFile:
             return  # to the library, no connections means all
         try:
             for connection, time_ns, data in self._reader.messages(connections):
-                yield Message(time_ns, connection.topic, connection.msgtype, plain(data))
+                yield Message(time_ns, connection.topic, full_type(connection.msgtype), plain(data))
         except Exception as error:  # see above: damage shows as many kinds of error
             self.notes.append(f'{self._name} is damaged, the messages behind that point are lost: {one_line(error)}')
 
