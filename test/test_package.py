@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 import yaml
+from catkin_pkg.package import parse_package
 
 import oxygen_ros
 from oxygen_ros.cli import SUBCOMMANDS, main
@@ -74,6 +75,13 @@ def test_version_is_named_only_in_the_manifest(capsys):
     assert capsys.readouterr().out == f'oxygen_ros {number}\n'
     for name in ('setup.py', 'pyproject.toml', 'CMakeLists.txt', 'oxygen_ros/__init__.py'):
         assert f"'{number}'" not in (text := (ROOT / name).read_text()) and f'"{number}"' not in text, name
+
+
+def test_manifest_is_valid():
+    warnings: list[str] = []
+    package = parse_package(ROOT / 'package.xml', warnings=warnings)
+    package.validate(warnings=warnings)
+    assert warnings == []
 
 
 def test_ros_packages_that_are_used_are_declared():
