@@ -16,6 +16,7 @@ from oxygen_ros.demo.settings import Settings, check_settings
 from oxygen_ros.suite import MODES
 
 INTERRUPTED = 130
+LOG_WIDTH = 120  # characters of a table that goes to a file
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,6 +42,8 @@ def main(arguments: argparse.Namespace) -> int:
     settings = check_settings(arguments)
     settings.prepare()
     console = Console(stderr=arguments.json)
+    if not console.is_terminal:
+        console.width = LOG_WIDTH
     domain = free_domain()
     os.environ |= {'ROS_DOMAIN_ID': str(domain), 'ROS_AUTOMATIC_DISCOVERY_RANGE': 'LOCALHOST'}
     console.print(f'starting the nodes on {settings.bag.name}; to look at them from another terminal: '

@@ -101,7 +101,7 @@ class Record:
 
     :param started: when the nodes were started.
     :param status: the newest EngineStatus message; `first_status` the first that came after the first chunk.
-    :param inputs: name -> (level 0 ok, 1 warning, 2 error, 3 stale; message), from /diagnostics.
+    :param diagnostics: name -> (level 0 ok, 1 warning, 2 error, 3 stale; message), from /diagnostics.
     """
 
     started: float
@@ -120,7 +120,7 @@ class Record:
     status_time: float = 0.0
     first_status: Any = None
     first_status_time: float = 0.0
-    inputs: dict[str, tuple[int, str]] = field(default_factory=dict)
+    diagnostics: dict[str, tuple[int, str]] = field(default_factory=dict)
 
     def reach(self, milestone: Milestone, now: float) -> None:
         """Note that a milestone was reached, the first time; those before it were then reached as well."""
@@ -141,9 +141,15 @@ class Record:
         if self.chunks and self.first_status is None:
             self.first_status, self.first_status_time = status, now
 
-    def take_text(self, request_id: int, task: str, now: float) -> Text:
+    def text(self, request_id: int, task: str) -> Text:
         """Return the text of a request, a new one if it is not known yet."""
         return self.texts.setdefault(request_id, Text(request_id, task))
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing that was asked is still open."""
+        return all(question.accepted is False or (text is not None and bool(text.finish))
+                   for question in self.questions for text in (self.answer_of(question),))
 
     def answer_of(self, question: Question) -> Text | None:
         """Return the text that answers a question, as it was streamed."""

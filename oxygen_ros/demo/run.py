@@ -19,7 +19,7 @@ from oxygen_ros.processes import ProcessGroup
 from oxygen_ros.suite import dds_environment
 
 SETUP_SECONDS = 60.0  # until the first chunk
-ANSWER_SECONDS = 5.0  # for what is still missing at the end: answers, memory, a last status
+ANSWER_SECONDS = 8.0  # for what is still missing at the end: answers, memory, a last status
 TICK = 0.05
 LIVE_PERIOD, PLAIN_PERIOD = 0.5, 3.0
 LAST_LINES = 8
@@ -62,11 +62,11 @@ class DemoRun:
             with DemoMonitor(record, NODES) as monitor:
                 try:
                     self._open_picture()
-                    if not self._watch(record, lambda: bool(record.chunks), record.started + SETUP_SECONDS):
+                    if not self._watch(monitor, lambda: bool(record.chunks), record.started + SETUP_SECONDS):
                         raise DemoFailed(f'no action chunk was published within {SETUP_SECONDS:.0f} s\n'
                                          f'{plain_line(record, self._show_of(record))}\n'
                                          f'{self._last_lines("inference")}')
-                    self._measure(record, monitor)
+                    self._measure(monitor)
                     end = time.monotonic()
                 finally:
                     self._close_picture()
@@ -79,18 +79,20 @@ class DemoRun:
             with open(self._settings.log(name), 'wb') as log:
                 self._group.start(name, command, env=environment, stdout=log, stderr=log)
 
-    def _measure(self, record: Record, monitor: DemoMonitor) -> None:
+    def _measure(self, monitor: DemoMonitor) -> None:
         """Watch for the set duration, hold the conversation meanwhile, and then wait for what is still to come."""
+        record = monitor.record
         first = record.chunks[0]
         for step in CONVERSATION:
-            self._watch(record, lambda: False, first + step.at * self._settings.duration)
+            self._watch(monitor, lambda: False, first + step.at * self._settings.duration)
             monitor.act(step)
-        self._watch(record, lambda: False, first + self._settings.duration)
+        self._watch(monitor, lambda: False, first + self._settings.duration)
         monitor.query_memory()
         asked = time.monotonic()
-        self._watch(record, lambda: record.memory is not None and record.status_time > asked, asked + ANSWER_SECONDS)
+        self._watch(monitor, lambda: record.memory is not None and record.settled and record.status_time > asked,
+                    asked + ANSWER_SECONDS)
 
-    def _watch(self, record: Record, condition: Callable[[], bool], until: float) -> bool:
+    def _watch(self, monitor: DemoMonitor, condition: Callable[[], bool], until: float) -> bool:
         """
         Show the record until a condition holds or the time comes.
 
@@ -102,9 +104,10 @@ class DemoRun:
             if self._group.ended:
                 end = self._group.ended[0]
                 raise DemoFailed(f'node {end.name} ended with exit code {end.code}\n{self._last_lines(end.name)}')
+            monitor.check()
             if condition():
                 return True
-            self._show(record)
+            self._show(monitor.record)
             time.sleep(TICK)
         return condition()
 

@@ -12,9 +12,12 @@ from rich.text import Text as Styled
 
 from oxygen_ros.demo.cycles import Trace
 from oxygen_ros.demo.record import Question, Record, rate
-from oxygen_ros.demo.view import MEBIBYTE, RANDOM_WEIGHTS, answer_so_far
+from oxygen_ros.demo.view import MEBIBYTE, RANDOM_WEIGHTS, answer_so_far, cut
 
 ENOUGH = 0.98  # share of the set action rate that is to be achieved
+SHOWN_CHARACTERS = 90  # of an answer, in the table
+ENDED_ITSELF = ('stop', 'length')
+ERROR_LEVEL = 2  # of diagnostic_msgs/DiagnosticStatus
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,8 @@ def summarise(measured: Measured, setting: Mapping[str, Any]) -> dict[str, Any]:
         'kv_bytes_allocated': status.kv_bytes_allocated,
         'questions': [_question(record, question) for question in record.questions],
         'instructions': [{'instruction': each.instruction, 'accepted': each.accepted} for each in record.instructions],
+        'diagnostics': {name: {'level': level, 'message': message}
+                        for name, (level, message) in sorted(record.diagnostics.items())},
         'warnings': warnings(measured),
     }
 
@@ -90,7 +95,9 @@ def warnings(measured: Measured) -> list[str]:
                      f'{status.action_rate_set:.2f} Hz')
     if late := sum(cycle.decoded_past_deadline for cycle in measured.trace.cycles):
         lines.append(f'{late} cycles decoded past their deadline by more than one decode step')
-    lines += [f'{name}: {message}' for name, (level, message) in sorted(record.inputs.items()) if level]
+    lines += filter(None, (shortcoming(record, question) for question in record.questions))
+    lines += [f'{name}: {message}' for name, (level, message) in sorted(record.diagnostics.items())
+              if level >= ERROR_LEVEL]
     return lines
 
 
@@ -101,7 +108,7 @@ def failures(record: Record) -> list[str]:
         return ['no status came from the inference node']
     if not record.commands:
         lines.append('no joint command was published')
-    if not any(text.task == 'speech' and text.finish in ('stop', 'length') for text in record.texts.values()):
+    if not any(text.task == 'speech' and text.finish in ENDED_ITSELF for text in record.texts.values()):
         lines.append('no narration was finished')
     if not record.note_messages:
         lines.append('no memory note was published')
@@ -109,8 +116,10 @@ def failures(record: Record) -> list[str]:
         lines.append('the service query_memory did not answer')
     elif not record.memory.success:
         lines.append(f'the memory cannot be read: {record.memory.message}')
-    for question in record.questions:
-        lines += _failures_of(record, question)
+    if not any(question.cancelled is not None for question in record.questions if question.cancel):
+        lines.append('no question could be cancelled')
+    if all(shortcoming(record, question) for question in record.questions if not question.cancel):
+        lines += ['no question was answered', *filter(None, (shortcoming(record, each) for each in record.questions))]
     for each in record.instructions:
         if not each.accepted:
             why = 'got no answer' if each.accepted is None else f'was refused: {each.message}'
@@ -145,10 +154,11 @@ def table_of(summary: Mapping[str, Any]) -> Table:
     row('memory', f'{_shown(summary["memory_entries"])} entries, {summary["notes_dropped"]} notes dropped')
     row('KV cache', f'{summary["kv_bytes_peak"] / MEBIBYTE:.1f} MiB at most, '
                     f'{summary["kv_bytes_allocated"] / MEBIBYTE:.1f} MiB allocated')
+    answer = 'answer, random words' if summary['random_weights'] else 'answer'
     for question in summary['questions']:
         first = question['first_token_ms']
-        row('question', f'{question["question"]}\n→ {question["answer"]}'
-                        + (f'\n  first token after {first:.0f} ms' if first is not None else ''))
+        row('question', question['question'] + (f' (first token after {first:.0f} ms)' if first is not None else ''))
+        row(answer, cut(question['answer'], SHOWN_CHARACTERS))
     for warning in summary['warnings']:
         table.add_row(Styled('warning', style='yellow'), Styled(warning, style='yellow'))
     return table
@@ -165,18 +175,17 @@ def _question(record: Record, question: Question) -> dict[str, Any]:
                                 if text and text.first_seen is not None else None)}
 
 
-def _failures_of(record: Record, question: Question) -> list[str]:
+def shortcoming(record: Record, question: Question) -> str:
+    """Return what is missing in the answer to a question, in one line, or an empty string."""
     name = f'the question {question.question!r}'
-    if question.accepted is None:
-        return [f'{name} got no response']
-    if not question.accepted:
-        return [f'{name} was refused: {question.message}']
     text = record.answer_of(question)
+    if question.accepted is False:
+        return f'{name} was refused: {question.message}'
     if question.cancel:
-        return [] if question.cancelled is not None else [f'{name} was cancelled, but the service did not answer']
-    if text is None or not text.finish:
-        return [f'{name} was not answered to the end']
-    return [] if text.finish in ('stop', 'length') else [f'{name} ended early: {text.finish}']
+        return '' if question.cancelled is not None else f'{name} was not cancelled'
+    if question.accepted is None or text is None or not text.finish:
+        return f'{name} was not answered in time'
+    return '' if text.finish in ENDED_ITSELF else f'the answer to {question.question!r} ended early: {text.finish}'
 
 
 def _tokens_per_second(record: Record) -> float | None:

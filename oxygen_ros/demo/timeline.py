@@ -85,5 +85,7 @@ def _finish(axes: Axes, spans: list[Span], title: str) -> None:
     batches = sorted({span.branches for span in spans if span.stage == 'decode'})
     handles = [Line2D([], [], color=DEADLINE, linestyle='--', label='action deadline'),
                Patch(facecolor=COLORS['extend'], label='extend: prompts of new texts'),
-               *(Patch(facecolor=_batch_color(batch, spans), label=f'decode ×{batch}') for batch in batches)]
-    axes.legend(handles=handles, loc='upper center', bbox_to_anchor=(0.5, -0.13), ncols=len(handles), frameon=False)
+               *([Patch(facecolor='none', label='decode, texts in the batch:')] if batches else []),
+               *(Patch(facecolor=_batch_color(batch, spans), label=f'×{batch}') for batch in batches)]
+    axes.legend(handles=handles, loc='upper center', bbox_to_anchor=(0.5, -0.13), ncols=len(handles), frameon=False,
+                columnspacing=1.2, handlelength=1.4)

@@ -37,7 +37,7 @@ def render(record: Record, show: Show) -> RenderableType:
     """Return the live view. The caller holds the lock of the record."""
     parts: list[RenderableType] = [Styled(show.title, style='bold')]
     if _random(record):
-        parts.append(Panel(Styled(RANDOM_WEIGHTS, style='bold red', justify='center'), border_style='red'))
+        parts.append(Styled(f'*** {RANDOM_WEIGHTS} ***', style='bold red', justify='center'))
     if not record.chunks or record.status is None:
         parts.append(_progress(record, show))
         return Group(*parts)
@@ -46,15 +46,12 @@ def render(record: Record, show: Show) -> RenderableType:
     columns.add_column(ratio=3)
     columns.add_row(Panel(_figures(record, show.now), title='engine'),
                     Panel(_words(record), title='texts', subtitle=RANDOM_WEIGHTS if _random(record) else None))
-    parts += [columns]
-    if record.inputs:
-        parts.append(Panel(_inputs(record), title='diagnostics'))
     elapsed = min(show.now - record.chunks[0], show.duration)
     bar = Table.grid(expand=True)
     bar.add_column(ratio=1)
     bar.add_column(width=14, justify='right')
     bar.add_row(ProgressBar(total=show.duration, completed=elapsed), f'{elapsed:.0f} of {show.duration:.0f} s')
-    return Group(*parts, bar)
+    return Group(*parts, bar, columns, Panel(_inputs(record), title='inputs, and what is not well'))
 
 
 def plain_line(record: Record, show: Show) -> str:
@@ -69,7 +66,7 @@ def plain_line(record: Record, show: Show) -> str:
             f'{status.tokens_per_second:.0f} tokens/s, {status.running_branches} texts running, '
             f'KV {status.kv_bytes / MEBIBYTE:.1f} MiB')
     if record.sentences:
-        line += f'; said{" (random words)" if _random(record) else ""}: {_cut(record.sentences[-1], 60)}'
+        line += f'; said{" (random words)" if _random(record) else ""}: {cut(record.sentences[-1], 60)}'
     return line
 
 
@@ -132,18 +129,21 @@ def answer_so_far(record: Record, question: Question) -> str:
 
 
 def _inputs(record: Record) -> Table:
+    """Show the state of the inputs, and of the rest what is not well."""
     table = Table.grid(padding=(0, 2))
-    for name, (level, message) in sorted(record.inputs.items()):
-        word, color = LEVELS.get(level, ('?', 'red'))
-        table.add_row(Styled(word, style=color), _styled(name), _styled(message))
+    for name, (level, message) in sorted(record.diagnostics.items()):
+        if level or name.startswith('perception'):
+            word, color = LEVELS.get(level, ('?', 'red'))
+            table.add_row(Styled(word, style=color), _styled(name), _styled(message))
     return table
 
 
 def _styled(text: str) -> Styled:
     """Return foreign text as it is: it must not be read as markup."""
-    return Styled(_cut(text, SHOWN_CHARACTERS))
+    return Styled(cut(text, SHOWN_CHARACTERS))
 
 
-def _cut(text: str, length: int) -> str:
+def cut(text: str, length: int) -> str:
+    """Return a text in one line of at most so many characters."""
     text = ' '.join(text.split())
     return text if len(text) <= length else text[:length - 1] + '…'

@@ -164,7 +164,8 @@ class DemoMonitor:
 
         with self.record.lock:
             self.record.questions.append(question)
-        request = Ask.Request(question=words, wait=wait, temperature=-1.0, max_tokens=LONG_ANSWER if cancel else 0)
+        request = Ask.Request(question=words, wait=wait, temperature=-1.0, seed=len(self.record.questions),
+                              max_tokens=LONG_ANSWER if cancel else 0)
         self._call(self._ask_client, request, take)
 
     def _call(self, client: Any, request: Any, take: Callable[[Any], None]) -> None:
