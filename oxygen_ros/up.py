@@ -38,7 +38,9 @@ def main(arguments: argparse.Namespace) -> int:
 
 def command(run: NodeRun, values: Mapping[str, str]) -> list[str]:
     """Return the command line that runs a node, with the interpreter of this process."""
-    words = [sys.executable, '-m', 'oxygen_ros', run.name, '--params-file', values['params_file'],
+    # In a source tree without built interfaces its folder oxygen_ros must not hide the installed one.
+    safe_path = ['-P'] if sys.version_info >= (3, 11) else []
+    words = [sys.executable, *safe_path, '-m', 'oxygen_ros', run.name, '--params-file', values['params_file'],
              '--log-level', values['log_level']]
     if values['namespace']:
         words += ['--namespace', values['namespace']]
