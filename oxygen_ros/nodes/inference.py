@@ -8,38 +8,37 @@ thread of its own. Callbacks only hand work on, and results come back through th
 from __future__ import annotations
 
 import argparse
-from concurrent.futures import ThreadPoolExecutor
 import os
 import time
 import traceback
 
-from rclpy.clock import Clock, ClockType, JumpThreshold
-from rclpy.duration import Duration
+import torch
+from rclpy.clock import Clock, ClockType
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 from rclpy.qos_overriding_options import QoSOverridingOptions
-from sensor_msgs.msg import JointState
+from rclpy.timer import Timer
 from std_msgs.msg import String
-import torch
-from trajectory_msgs.msg import JointTrajectory
 
 from oxygen_ros.engine.engine import Engine
-from oxygen_ros.engine.requests import ActionChunk, ActionSkipped, AdmissionError, Event, FinishReason, TextDelta, TextRequest
+from oxygen_ros.engine.requests import AdmissionError, Event, FinishReason, TextDelta, TextRequest
+from oxygen_ros.engine.statistics import EngineStatus as Status
 from oxygen_ros.engine.trace import Tracer
 from oxygen_ros.engine.worker import Worker, WorkerFailed
 from oxygen_ros.errors import OxygenError
+from oxygen_ros.memory.keeper import MemoryKeeper
 from oxygen_ros.memory.store import MemoryStore
-from oxygen_ros.msg import EngineStatus, Frame, MemoryEntry, TextChunk
+from oxygen_ros.msg import EngineStatus, Frame
+from oxygen_ros.nodes.clock_watch import ClockWatch
 from oxygen_ros.nodes.conversion import observation_from_msg
 from oxygen_ros.nodes.inference_diagnostics import InferenceDiagnostics
-from oxygen_ros.nodes.inference_messages import (command_to_msg, entry_to_msg, status_to_msg, text_to_msg,
-                                                 trajectory_to_msg)
+from oxygen_ros.nodes.inference_messages import status_to_msg
+from oxygen_ros.nodes.inference_outputs import InferenceOutputs
 from oxygen_ros.nodes.inference_parameters import PARAMETERS, session_settings
 from oxygen_ros.nodes.inference_services import InferenceServices
 from oxygen_ros.nodes.mailbox import Mailbox
 from oxygen_ros.nodes.parameters import declare_parameters
 from oxygen_ros.nodes.runner import add_node_arguments, run_node
 from oxygen_ros.robot.joints import MissingJoint
-from oxygen_ros.robot.safety import ChunkRejected
 from oxygen_ros.tasks.session import Session
 
 
@@ -51,30 +50,23 @@ class InferenceNode(LifecycleNode):
         self.values = declare_parameters(self, PARAMETERS)
         self.session: Session | None = None
         self.worker: Worker | None = None
-        self.memory: MemoryStore | None = None
-        self.memory_thread: ThreadPoolExecutor | None = None
+        self.memory: MemoryKeeper | None = None
         self.active = False
         self.mailbox = Mailbox(self)
         self.diagnostics = InferenceDiagnostics(self)
         qos = {'qos_overriding_options': QoSOverridingOptions.with_default_policies()}
-        self._trajectories = self.create_lifecycle_publisher(JointTrajectory, 'joint_trajectory', 10, **qos)
-        self._commands = self.create_lifecycle_publisher(JointState, 'joint_commands', 10, **qos)
-        self._speech = self.create_lifecycle_publisher(TextChunk, 'speech', 50, **qos)
-        self._sentences = self.create_lifecycle_publisher(String, 'speech/sentences', 10, **qos)
-        self._memory = self.create_lifecycle_publisher(MemoryEntry, 'memory', 10, **qos)
+        self._outputs = InferenceOutputs(self, qos)
         self._status = self.create_publisher(EngineStatus, 'status', 10, **qos)
         self.create_subscription(Frame, 'frames', self._on_frame, 2, **qos)
         self.create_subscription(String, 'instruction', self._on_instruction, 10, **qos)
         self.create_subscription(String, 'utterance', self._on_utterance, 10, **qos)
-        self._service_calls = InferenceServices(self)
+        self.service_calls = InferenceServices(self)
         # Whatever happens to ROS time, the status goes out: it is what says that the clock does not run.
         steady = Clock(clock_type=ClockType.STEADY_TIME)
         self.create_timer(1.0, self._publish_status, clock=steady)
-        self._jump_handle = self.get_clock().create_jump_callback(
-            JumpThreshold(min_forward=None, min_backward=Duration(nanoseconds=-1)), post_callback=self._on_clock_jump)
+        self.clock_watch = ClockWatch(self, self._on_clock_jump)
         self._task_timers = []
         self._tick: float | None = None
-        self._skipped = False
         self._failure: OxygenError | None = None
         if self.values['autostart']:
             self._autostart = self.create_timer(0.0, self._start_itself, clock=steady)
@@ -100,8 +92,8 @@ class InferenceNode(LifecycleNode):
         values, instruction = self.values, self.values['instruction']
         self.session.forget()
         self.session.commands.resume()
-        self.worker.post(lambda engine: (engine.statistics.reset(time.monotonic()), engine.set_instruction(instruction)))
-        self._tick, self._skipped = None, False
+        self.worker.post(lambda engine: engine.begin(instruction))
+        self._tick = None
         for rate, callback in ((values['action.rate'], self._action_due), (values['command.rate'], self._command_due),
                                (values['speech.rate'], lambda: self.submit_task('speech')),
                                (values['memory.rate'], lambda: self.submit_task('memory'))):
@@ -128,29 +120,28 @@ class InferenceNode(LifecycleNode):
     def destroy_node(self) -> None:
         """Make the robot safe, then end all threads."""
         self._release()
-        self._jump_handle.unregister()
         super().destroy_node()
 
     def _configure(self) -> None:
         values = self.values
         torch.set_num_threads(values['threads'] or max(1, (os.cpu_count() or 2) // 2))
-        self.memory = MemoryStore(values['memory.path'], max_entries=values['memory.max_entries'],
-                                  max_age_ns=round(values['memory.max_age'] * 1e9) or None,
-                                  max_bytes=values['memory.max_bytes'])
-        if self.memory.warning:
-            self.get_logger().warning(self.memory.warning)
-        self.memory_thread = ThreadPoolExecutor(1, 'memory')
+        store = MemoryStore(values['memory.path'], max_entries=values['memory.max_entries'],
+                            max_age_ns=round(values['memory.max_age'] * 1e9) or None,
+                            max_bytes=values['memory.max_bytes'])
+        self.memory = MemoryKeeper(store)
+        if store.warning:
+            self.get_logger().warning(store.warning)
         started = time.monotonic()
         try:
             tracer = Tracer(values['trace_file'] or None)
         except OSError as error:
             raise OxygenError(f'trace_file {values["trace_file"]!r} cannot be written: {error.strerror}') from error
-        self.session = Session(session_settings(values), self._emit, observation_clock=self._now_ns, tracer=tracer)
+        self.session = Session(session_settings(values), self._emit, observation_clock=self.now_ns, tracer=tracer)
         self.worker = Worker(self.session.engine, self._emit)
         self.worker.start()
-        spec, cache = self.session.spec, self.session.engine.cache
+        spec, size = self.session.spec, self.session.engine.cache.spec.total_bytes()
         self.get_logger().info(f'model {spec.name} (weights: {spec.weights}) ready after '
-                               f'{time.monotonic() - started:.1f} s, KV cache {cache.spec.total_bytes() / 2**20:.1f} MiB')
+                               f'{time.monotonic() - started:.1f} s, KV cache {size / 2**20:.1f} MiB')
         if spec.random_weights:
             self.get_logger().warning('the weights are random: actions and texts mean nothing'
                                       + ('' if self.may_move else '; no commands are published, allow_random_weights '
@@ -163,14 +154,12 @@ class InferenceNode(LifecycleNode):
             if not self.worker.stop():
                 self.get_logger().error('the worker thread did not end within 5 s')
             self.mailbox.drain()
-        if self.memory_thread is not None:
-            self.memory_thread.shutdown(wait=True)
-            self.mailbox.drain()
         if self.memory is not None:
             self.memory.close()
+            self.mailbox.drain()
         if self.session is not None:
             self.session.engine.close()
-        self.session = self.worker = self.memory = self.memory_thread = None
+        self.session = self.worker = self.memory = None
 
     def _make_safe(self) -> None:
         for timer in self._task_timers:
@@ -232,21 +221,21 @@ class InferenceNode(LifecycleNode):
     # -- timers ------------------------------------------------------------------------------------------------------
 
     def _action_due(self) -> None:
-        now, timer = time.monotonic(), self._task_timers[0]
+        now, left = _time_until_next(self._task_timers[0])
         # In simulated time the wall time of a period is measured, it is not the period.
         scale = 1.0
         if self._tick is not None and self.get_parameter('use_sim_time').value:
             scale = min(100.0, (now - self._tick) * self.values['action.rate'])
         self._tick = now
-        deadline = now + timer.time_until_next_call() * 1e-9 * scale
+        deadline = now + left * scale
         if not self.session.commands.stopped:
             self.worker.post(lambda engine: engine.request_action(deadline))
 
     def _command_due(self) -> None:
-        now_ns = self._now_ns()
+        now_ns = self.now_ns()
         command = self.session.commands.command(now_ns)
-        if command is not None and self.may_move:
-            self._commands.publish(command_to_msg(command[0].names, command[1], now_ns))
+        if command is not None:
+            self._outputs.publish_command(*command, now_ns)
 
     def _publish_status(self) -> None:
         worker, session = self.worker, self.session
@@ -254,71 +243,33 @@ class InferenceNode(LifecycleNode):
             self.diagnostics.publish(None)
             return
 
-        def publish(status) -> None:
+        def measure(engine: Engine) -> None:
+            status = engine.status()
+            self.mailbox.put(lambda: publish(status))
+
+        def publish(status: Status) -> None:
             if self.session is session:
-                self._status.publish(status_to_msg(status, session.spec, self.values['mode'], self.state_name,
-                                                   self.values['action.rate'], self.diagnostics.rejected, self._now_ns()))
+                self._status.publish(status_to_msg(
+                    status, session.spec, self.values['mode'], self.state_name, self.values['action.rate'],
+                    self.diagnostics.rejected, self.now_ns()))
                 self.diagnostics.publish(status)
 
-        worker.post(lambda engine: self.mailbox.put(lambda status=engine.status(): publish(status)))
+        worker.post(measure)
 
-    # -- output ------------------------------------------------------------------------------------------------------
+    # -- events ------------------------------------------------------------------------------------------------------
 
     def _emit(self, event: Event | WorkerFailed) -> None:
         """Take an event from the worker's thread into this one."""
         self.mailbox.put(lambda: self._handle(event))
 
     def _handle(self, event: Event | WorkerFailed) -> None:
-        if isinstance(event, ActionChunk):
-            self._publish_chunk(event)
-        elif isinstance(event, TextDelta):
-            self._publish_text(event)
-        elif isinstance(event, ActionSkipped):
-            if not self._skipped:
-                self.get_logger().warning(f'not acting: {event.reason}')
-            self._skipped = True
-        elif isinstance(event, WorkerFailed):
-            self.get_logger().error(f'the engine failed, the robot holds: {event.error!r}')
-            if self.active:
-                self.trigger_deactivate()
-            self.trigger_cleanup()
-
-    def _publish_chunk(self, chunk: ActionChunk) -> None:
-        if not self.active:
+        if not isinstance(event, WorkerFailed):
+            self._outputs.publish(event)
             return
-        if self._skipped:
-            self.get_logger().info('acting again')
-            self._skipped = False
-        try:
-            joint_chunk = self.session.action.joint_chunk(chunk)
-            _, trajectory = self.session.commands.push(joint_chunk, self._now_ns())
-        except (ChunkRejected, MissingJoint) as error:
-            self.diagnostics.chunk_rejected(str(error))
-            return
-        if trajectory is not None and self.may_move:
-            self._trajectories.publish(trajectory_to_msg(trajectory, chunk.inputs.observation.tf_frame))
-
-    def _publish_text(self, delta: TextDelta) -> None:
-        if delta.request.task == 'memory':
-            note = self.session.notes.push(delta)
-            if note is not None:
-                added = self.memory_thread.submit(self.memory.add, note.text, note.stamp_ns, note.frame_number,
-                                                  note.tf_frame)
-                added.add_done_callback(lambda future: self.mailbox.put(lambda: self._publish_entry(future)))
-            return
-        self._speech.publish(text_to_msg(delta))
-        for sentence in self.session.sentences.push(delta.request.request_id, delta.delta, delta.finish is not None):
-            self._sentences.publish(String(data=sentence))
-        self._service_calls.text_arrived(delta)
-
-    def _publish_entry(self, added) -> None:
-        if added.cancelled():
-            return
-        if added.exception() is not None:
-            self.diagnostics.memory_failed(str(added.exception()))
-            return
-        self.diagnostics.memory_worked()
-        self._memory.publish(entry_to_msg(added.result()))
+        self.get_logger().error(f'the engine failed, the robot holds: {event.error!r}')
+        if self.active:
+            self.trigger_deactivate()
+        self.trigger_cleanup()
 
     # -- state -------------------------------------------------------------------------------------------------------
 
@@ -335,15 +286,25 @@ class InferenceNode(LifecycleNode):
             return 'unconfigured'
         return 'inactive' if not self.active else 'stopped' if self.session.commands.stopped else 'active'
 
-    def _now_ns(self) -> int:
+    def now_ns(self) -> int:
+        """Return the time of the node clock in nanoseconds."""
         return self.get_clock().now().nanoseconds
 
-    def _on_clock_jump(self, jump) -> None:
-        if self.session is None:
-            return
-        self.get_logger().warning('the clock jumped back: frames and chunks are dropped')
-        self.session.commands.clear()
-        self.worker.post(Engine.forget_observations)
+    def _on_clock_jump(self) -> None:
+        if self.session is not None:
+            self.session.commands.clear()
+            self.worker.post(Engine.forget_observations)
+
+
+def _time_until_next(timer: Timer) -> tuple[float, float]:
+    """Return the present time and the seconds until a timer's next call, read at the same moment."""
+    for _ in range(5):
+        before = time.monotonic()
+        left = timer.time_until_next_call() * 1e-9
+        now = time.monotonic()
+        if now - before < 1e-3:  # this thread was not interrupted in between
+            break
+    return now, left
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -9,6 +9,7 @@ from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from std_msgs.msg import Header
 
 from oxygen_ros.engine.statistics import EngineStatus
+from oxygen_ros.nodes.clock_watch import NO_CLOCK
 from oxygen_ros.nodes.conversion import time_to_msg
 
 if TYPE_CHECKING:
@@ -75,16 +76,15 @@ class InferenceDiagnostics:
             statuses.append(self._frames())
             if status is not None:
                 statuses += [self._actions(status), self._texts(status), self._cache(status)]
-            statuses.append(self._entry(self._memory_fault and ERROR, 'memory', self._memory_fault or 'notes are stored',
-                                        path=str(node.memory.path)))
+            memory = self._memory_fault or 'notes are stored'
+            statuses.append(self._entry(self._memory_fault and ERROR, 'memory', memory, path=str(node.memory.store.path)))
         self._publisher.publish(DiagnosticArray(
             header=Header(stamp=time_to_msg(node.get_clock().now().nanoseconds)), status=statuses))
 
     def _state(self) -> DiagnosticStatus:
         node = self._node
-        if node.get_parameter('use_sim_time').value and node.get_clock().now().nanoseconds == 0:
-            return self._entry(ERROR, 'state', 'use_sim_time is set and no /clock has come: nothing runs; start what '
-                               'publishes /clock or set use_sim_time to false')
+        if node.clock_watch.waits_for_clock:
+            return self._entry(ERROR, 'state', NO_CLOCK)
         if node.session is None:
             return self._entry(WARN, 'state', 'unconfigured: no model is loaded')
         spec = node.session.spec
@@ -132,7 +132,8 @@ class InferenceDiagnostics:
                            notes_dropped=status.counters.notes_dropped)
 
     def _cache(self, status: EngineStatus) -> DiagnosticStatus:
-        return self._entry(OK, 'kv_cache', f'{status.kv_bytes / 2**20:.1f} of {status.kv_bytes_allocated / 2**20:.1f} MiB',
+        text = f'{status.kv_bytes / 2**20:.1f} of {status.kv_bytes_allocated / 2**20:.1f} MiB'
+        return self._entry(OK, 'kv_cache', text,
                            peak_bytes=status.kv_bytes_peak, budget_bytes=status.kv_bytes_budget,
                            frames=status.frames_resident, branches=status.running)
 

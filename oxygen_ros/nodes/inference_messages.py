@@ -7,7 +7,8 @@ import array
 from builtin_interfaces.msg import Duration
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Header
-from trajectory_msgs.msg import JointTrajectory as JointTrajectoryMsg, JointTrajectoryPoint
+from trajectory_msgs.msg import JointTrajectory as JointTrajectoryMsg
+from trajectory_msgs.msg import JointTrajectoryPoint
 
 from oxygen_ros.engine.requests import TextDelta
 from oxygen_ros.engine.statistics import EngineStatus as Status

@@ -37,7 +37,8 @@ PARAMETERS = (
                   choices=tuple(mode.value for mode in Mode)),
     NodeParameter('tokens_per_cycle', 0, 'Decode steps per action cycle; 0 decodes as long as time allows.', 0, 10000),
     NodeParameter('deadline_margin', 0.005, 'Seconds kept free before an action has to begin.', 0.0, 1.0),
-    NodeParameter('text_frame_age', 0.5, 'Seconds by which a text may start on an older frame than the newest.', 0.0, 60.0),
+    NodeParameter('text_frame_age', 0.5, 'Seconds by which the frame of a new text may be older than the newest.',
+                  0.0, 60.0),
     NodeParameter('stream_interval', 0.05, 'Shortest time in seconds between two pieces of one text.', 0.0, 10.0),
     NodeParameter('kv_budget_mib', 1024.0, 'Hard limit of the KV cache in MiB.', 0.1, 1e6),
     NodeParameter('max_branches', 8, 'Most texts that decode at the same time.', 1, 256),
@@ -59,10 +60,10 @@ PARAMETERS = (
     NodeParameter('command.rate', 50.0, 'Joint commands per second.', 1.0, 1000.0),
     NodeParameter('command.blend_time', 0.1, 'Seconds in which a new chunk takes over from the one before.', 0.0, 5.0),
     NodeParameter('command.lifetime', 1.0, 'Seconds after the stamp of their frame when commands expire.', 0.05, 60.0),
-    NodeParameter('command.when_empty', WhenEmpty.HOLD.value, 'What to do when chunks run out: hold or stop commanding.',
+    NodeParameter('command.when_empty', WhenEmpty.HOLD.value, 'When chunks run out: hold, or stop commanding.',
                   choices=tuple(choice.value for choice in WhenEmpty)),
     NodeParameter('dry_run', False, 'Publish nothing that moves the robot.'),
-    NodeParameter('allow_random_weights', False, 'Publish commands even if the weights are random (tests, demonstrations).'),
+    NodeParameter('allow_random_weights', False, 'Publish commands even with random weights (tests, demonstrations).'),
     NodeParameter('trace_file', '', 'File for a trace of the engine in the Chrome format; empty writes none.'),
 )
 

@@ -110,7 +110,7 @@ class InferenceServices:
             response.message = 'the inference node is not configured: configure it first'
             return response
         from_ns, to_ns = time_from_msg(request.from_time) or None, time_from_msg(request.to_time) or None
-        query = node.memory_thread.submit(node.memory.query, request.words, from_ns, to_ns, request.limit or 20)
+        query = node.memory.query(request.words, from_ns, to_ns, request.limit or 20)
         entries, error = await node.mailbox.awaitable(query)
         if error is not None:
             response.message = str(error)

@@ -25,8 +25,8 @@ class ActionTask:
         self.layout = robot.layout(layout)
         robot.require_cameras(spec.cameras)
         if len(self.layout.actions) > spec.action_dim:
-            raise ConfigError(f'layout {layout!r} of robot {robot.name!r} has {len(self.layout.actions)} action joints, '
-                              f'model {spec.name!r} gives {spec.action_dim} numbers: choose another layout or model')
+            raise ConfigError(f'layout {layout!r} of robot {robot.name!r} has {len(self.layout.actions)} action '
+                              f'joints, model {spec.name!r} gives {spec.action_dim} numbers: choose another of both')
 
     @property
     def joints(self) -> tuple[str, ...]:

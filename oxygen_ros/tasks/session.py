@@ -6,16 +6,16 @@ The live node and the offline runner build the same session; they differ in cloc
 
 from __future__ import annotations
 
+import itertools
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-import itertools
 from pathlib import Path
-import time
 
 from oxygen_ros.engine.engine import Engine, EngineConfig
 from oxygen_ros.engine.requests import Event, SamplingParams
 from oxygen_ros.engine.trace import Tracer
-from oxygen_ros.models.registry import DTYPES, load_model, LoadOptions, read_model_file
+from oxygen_ros.models.registry import DTYPES, LoadOptions, load_model, read_model_file
 from oxygen_ros.robot.chunk_buffer import ChunkBuffer, WhenEmpty
 from oxygen_ros.robot.command_stream import CommandStream
 from oxygen_ros.robot.robot_file import load_robot
@@ -88,11 +88,12 @@ class Session:
                              when_empty=WhenEmpty(settings.when_empty))
         self.commands = CommandStream(robot, buffer)
         ids = itertools.count(1)
-        self.texts = {name: TextTask(name, PRIORITIES[name],
-                                     SamplingParams(s.max_tokens, s.temperature, s.top_p, settings.seed), s.timeout, ids,
-                                     s.queue_limit, drop_oldest=name == 'memory')
-                      for name, s in (('answer', settings.answer), ('speech', settings.speech),
-                                      ('memory', settings.memory))}
+        self.texts = {}
+        for name in PRIORITIES:
+            text: TextSettings = getattr(settings, name)
+            sampling = SamplingParams(text.max_tokens, text.temperature, text.top_p, settings.seed)
+            self.texts[name] = TextTask(name, PRIORITIES[name], sampling, text.timeout, ids, text.queue_limit,
+                                        drop_oldest=name == 'memory')
         self.sentences = SentenceStream()
         self.notes = NoteCollector()
 
