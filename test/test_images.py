@@ -170,6 +170,28 @@ def test_truncated_jpeg_is_refused_not_filled_with_grey():
         assert abs(picture.mean((0, 1)) - expected(case)['mean_rgb']).max() <= 2
 
 
+def test_truncated_jpeg_with_a_thumbnail_that_has_an_end_is_refused():
+    thumbnail = encoded(np.zeros((16, 16, 3), np.uint8), 'JPEG')
+    picture = np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8)
+    data = encoded(picture, 'JPEG', exif=b'Exif\0\0' + thumbnail)
+    assert decode_compressed('jpeg', data).shape == (64, 64, 3)
+    with pytest.raises(ImageError) as error:
+        decode_compressed('jpeg', data[:-len(data) // 3])
+    assert error.value.fault is ImageFault.TRUNCATED
+
+
+def test_jpeg_is_not_turned_by_its_orientation_tag():
+    exif = PilImage.Exif()
+    exif[0x0112] = 6
+    assert decode_compressed('jpeg', encoded(np.zeros((16, 32, 3), np.uint8), 'JPEG', exif=exif)).shape == (16, 32, 3)
+
+
+def test_jpeg_in_print_colours_is_decoded():
+    buffer = io.BytesIO()
+    PilImage.new('CMYK', (8, 8), (0, 255, 255, 0)).save(buffer, 'JPEG')
+    assert abs(decode_compressed('jpeg', buffer.getvalue()).astype(int) - (255, 0, 0)).max() <= 3
+
+
 @pytest.mark.parametrize('name', ['no_eoi', 'damaged_middle'])
 def test_slightly_damaged_jpeg_is_decoded_or_refused(name):
     try:

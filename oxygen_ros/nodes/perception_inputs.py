@@ -93,6 +93,8 @@ def read_inputs(values: Mapping[str, Any]) -> PerceptionInputs:
     if (values['image_height'] == 0) != (values['image_width'] == 0):
         raise ConfigError(f'parameters image_height {values["image_height"]} and image_width {values["image_width"]}: '
                           'set both, or neither')
+    if twice := sorted({name for name in values['joints'] if values['joints'].count(name) > 1}):
+        raise ConfigError(f'parameter joints names joints twice: {twice}')
     return PerceptionInputs(
         cameras=_cameras(values, robot),
         joint_topic=values['joint_states'],
