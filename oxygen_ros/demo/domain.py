@@ -7,8 +7,8 @@ import socket
 
 from oxygen_ros.errors import OxygenError
 
-# Up to 101 the UDP ports of a domain stay below the ephemeral ports of Linux. 0 is everybody's default.
-DOMAINS = range(1, 102)
+# Linux leaves the UDP ports of domains 0 to 101 and 215 to 232 to servers. Below 102 is where people choose theirs.
+DOMAINS = range(215, 232)
 PORT_BASE, PORTS_PER_DOMAIN, FIRST_PARTICIPANT = 7400, 250, 10  # RTPS specification, section 9.6.2
 
 

@@ -83,6 +83,7 @@ class DemoRun:
         """Watch for the set duration, hold the conversation meanwhile, and then wait for what is still to come."""
         record = monitor.record
         first = record.chunks[0]
+        self._watch(monitor, lambda: monitor.services_ready, first + self._settings.duration)
         for step in CONVERSATION:
             self._watch(monitor, lambda: False, first + step.at * self._settings.duration)
             monitor.act(step)

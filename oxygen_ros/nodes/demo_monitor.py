@@ -72,6 +72,12 @@ class DemoMonitor:
         if self._failure is not None:
             raise self._failure
 
+    @property
+    def services_ready(self) -> bool:
+        """Whether all services have been found; a call before that is lost."""
+        return all(client.service_is_ready()
+                   for client in (self._ask_client, self._cancel_client, self._instruct_client, self._query_client))
+
     def act(self, step: Step) -> None:
         """Call the service that a step of the conversation names; the record takes in what comes of it."""
         if step.act is Act.INSTRUCT:
@@ -85,7 +91,7 @@ class DemoMonitor:
             self.record.memory = MemoryAnswer(response.success, response.message,
                                               tuple(entry.text for entry in response.entries))
 
-        self._call(self._query, QueryMemory.Request(limit=ALL_ENTRIES), take)
+        self._call(self._query_client, QueryMemory.Request(limit=ALL_ENTRIES), take)
 
     def _watch(self, node: Node) -> None:
         def subscribe(type_: type, topic: str, take: Callable[[Any, float], None], qos: Any = QUEUE) -> None:
@@ -106,7 +112,7 @@ class DemoMonitor:
         self._ask_client = node.create_client(Ask, 'ask')
         self._cancel_client = node.create_client(Cancel, 'cancel')
         self._instruct_client = node.create_client(SetInstruction, 'set_instruction')
-        self._query = node.create_client(QueryMemory, 'query_memory')
+        self._query_client = node.create_client(QueryMemory, 'query_memory')
         self._graph_timer = node.create_timer(GRAPH_PERIOD, self._look_at_graph)
 
     def _spin(self) -> None:
