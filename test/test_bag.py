@@ -256,6 +256,8 @@ def test_missing_path_says_what_was_looked_for(tmp_path):
     with pytest.raises(BagError) as error:
         Bag(tmp_path / 'nothing')
     assert str(tmp_path / 'nothing') in str(error.value) and '.mcap or .db3' in str(error.value)
+    with pytest.raises(BagError, match='cannot read'):
+        Bag('x' * 5000)  # the system refuses even to look
 
 
 def test_folder_above_a_recording_proposes_the_recording(tmp_path):

@@ -43,7 +43,7 @@ PARAMETERS = (
                   minimum=0.0, maximum=10_000.0),
     NodeParameter('start_offset', 0.0, 'Part of the recording to leave out at its beginning, in seconds.', minimum=0.0),
     NodeParameter('duration', 0.0, 'Part of the recording to play, in seconds; 0 plays to its end.', minimum=0.0),
-    NodeParameter('wait_for_subscribers', 1.0,
+    NodeParameter('wait_for_subscribers', 2.0,
                   'Longest time to wait for a subscriber on every topic before playing, in seconds.', minimum=0.0),
 )
 
@@ -190,7 +190,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--remap', nargs='+', metavar='OLD:=NEW', help='publish topics under other names')
     parser.add_argument('--clock', nargs='?', const='100', metavar='HZ', help='publish /clock (at 100 Hz)')
     parser.add_argument('--wait-for-subscribers', nargs='?', const='10', metavar='S',
-                        help='wait until every topic has a subscriber, at most S seconds (10; without the option 1)')
+                        help='wait until every topic has a subscriber, at most S seconds (10; without the option 2)')
     parser.add_argument('--info', action='store_true', help='show what the recording holds, and play nothing')
     parser.add_argument('--json', action='store_true', help='print the result as JSON')
     add_node_arguments(parser, PARAMETERS)

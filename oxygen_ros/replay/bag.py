@@ -83,6 +83,9 @@ class Bag:
             metadata, paths = self._find()
             self._open(paths)
             self.topics = self._collect_topics(metadata.promises)
+        except OSError as error:
+            self.close()
+            raise BagError(f'cannot read {str(self.path)!r}: {error.strerror or error}') from error
         except BaseException:
             self.close()
             raise
