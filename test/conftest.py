@@ -51,7 +51,17 @@ class RosGraph:
         self.node = rclpy.create_node('test', context=self.context)
         self._executor = SingleThreadedExecutor(context=self.context)
         self._executor.add_node(self.node)
+        self._nodes = [self.node]
         self._processes: list[subprocess.Popen] = []
+
+    def add(self, node_type: type, **parameters):
+        """Make a node of the suite in this process; it spins along with the test."""
+        from rclpy.parameter import Parameter
+        node = node_type(context=self.context, parameter_overrides=[
+            Parameter(name.replace('__', '.'), value=value) for name, value in parameters.items()])
+        self._executor.add_node(node)
+        self._nodes.append(node)
+        return node
 
     def listen(self, message_type: type, topic: str, qos=10) -> list:
         """Return a list that grows by every message that comes."""
@@ -92,7 +102,8 @@ class RosGraph:
                 process.kill()
             process.communicate()
         self._executor.shutdown()
-        self.node.destroy_node()
+        for node in self._nodes:
+            node.destroy_node()
         self.context.try_shutdown()
 
 

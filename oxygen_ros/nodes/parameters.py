@@ -157,10 +157,10 @@ def override_rule(text: str, table: Sequence[NodeParameter]) -> str:
         return text
     parameter = next((entry for entry in table if entry.name == name), None)
     if parameter is None:
-        names = [entry.name for entry in table]
-        near = difflib.get_close_matches(name, names, n=3, cutoff=0.5) or names
-        raise ConfigError(f'unknown parameter {name!r}: did you mean {" or ".join(near)}?' if len(near) <= 3
-                          else f'unknown parameter {name!r}: choose one of {", ".join(sorted(near))}')
+        names = sorted(entry.name for entry in table)
+        near = difflib.get_close_matches(name, names, n=3)
+        hint = f'did you mean {" or ".join(near)}?' if near else f'choose one of {", ".join(names)}'
+        raise ConfigError(f'unknown parameter {name!r}: {hint}')
     parsed = _parse(parameter, value)
     if wrong := parameter.check(parsed):
         raise ConfigError(f'parameter {name!r}: {wrong}')

@@ -11,6 +11,7 @@ import argparse
 import copy
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from rclpy.clock import Clock, ClockType
@@ -43,10 +44,15 @@ QOS_KINDS = (QoSPolicyKind.HISTORY, QoSPolicyKind.DEPTH, QoSPolicyKind.RELIABILI
 
 
 class PerceptionNode(Node):
-    """Wires the inputs to a FrameSynchronizer and publishes what it gives."""
+    """
+    Wires the inputs to a FrameSynchronizer and publishes what it gives.
 
-    def __init__(self) -> None:
-        super().__init__('perception')
+    :param node_arguments: handed on to rclpy's Node.
+    :raises ConfigError: a parameter is wrong, or a video source cannot be opened.
+    """
+
+    def __init__(self, **node_arguments: Any) -> None:
+        super().__init__('perception', **node_arguments)
         values = declare_parameters(self, PARAMETERS)
         self._config = read_inputs(values)
         self._channel_order = '' if values['channel_order'] == 'refuse' else values['channel_order']
