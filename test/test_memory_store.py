@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from oxygen_ros.errors import ConfigError, OxygenError
-from oxygen_ros.memory.database import APPLICATION_ID, SCHEMA_VERSION, MemoryStoreError
+from oxygen_ros.memory.database import APPLICATION_ID, SCHEMA_VERSION, MemoryStoreError, move_aside
 from oxygen_ros.memory.store import Entry, MemoryStore
 
 CASES = Path(__file__).parent / 'data' / 'cases'
@@ -202,10 +202,9 @@ def test_damaged_file_is_moved_aside_and_kept(path, name):
     path.parent.mkdir()
     damaged = (CASES / '74-database-file-damaged' / name).read_bytes()
     path.write_bytes(damaged)
-    Path(f'{path}-wal').write_bytes(b'journal of the damaged file')
     with MemoryStore(path) as store:
-        aside = next(found for found in path.parent.glob('memory.db.damaged-*') if not found.name.endswith('-wal'))
-        assert str(path) in store.warning and str(aside) in store.warning
+        aside, = path.parent.glob('memory.db.damaged-*')
+        assert str(path) in store.warning and str(aside) in store.warning and '\n' not in store.warning
         assert aside.read_bytes() == damaged
         assert store.add('new start', 1, 1).entry_id == 1
     with MemoryStore(path) as store:
@@ -219,6 +218,14 @@ def test_every_damaged_file_is_kept(path):
         path.write_text('no database, but long enough to be mistaken for one. ' * 40)
         MemoryStore(path).close()
     assert len(list(path.parent.glob('memory.db.damaged-*'))) == 3
+
+
+def test_journal_of_a_damaged_file_goes_with_it(tmp_path):
+    for suffix in ('', '-wal', '-shm'):
+        (tmp_path / f'memory.db{suffix}').write_text(suffix)
+    aside = move_aside(tmp_path / 'memory.db')
+    assert [Path(f'{aside}{suffix}').read_text() for suffix in ('', '-wal', '-shm')] == ['', '-wal', '-shm']
+    assert len(list(tmp_path.iterdir())) == 3
 
 
 def test_empty_file_is_a_new_memory(path):
@@ -328,6 +335,17 @@ def test_file_that_is_damaged_while_open_is_one_clear_error(store, path):
         for i in range(100):
             store.query(str(i), limit=1000)
             store.add(f'more {i}', i, i)
+
+
+def test_call_that_fails_half_way_does_not_spoil_the_next(store):
+    for i in range(100):
+        store.add(str(i), i, i)
+    store._connection.set_progress_handler(lambda: True, 100)  # interrupts what takes longer
+    with pytest.raises(MemoryStoreError, match=r'cannot search memory \(interrupted\)'):
+        store.query(limit=100)
+    store._connection.set_progress_handler(None, 0)
+    store.add('after', 100, 100)
+    assert len(store.query(limit=200)) == 101
 
 
 def test_closed_store_says_so(store):

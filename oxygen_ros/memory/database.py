@@ -61,8 +61,9 @@ def open_database(path: Path, busy_timeout: float) -> tuple[sqlite3.Connection, 
         except sqlite3.OperationalError:
             raise  # locked, full, not writable: the file itself may be fine
         except sqlite3.DatabaseError as error:
-            aside = _move_aside(path)
-            warning = f'memory {path} was damaged ({error}): it is kept as {aside}, and memory starts empty'
+            aside = move_aside(path)
+            reason = ' '.join(str(error).split())
+            warning = f'memory {path} was damaged ({reason}): it is kept as {aside}, and memory starts empty'
             return _open_sound(path, busy_timeout), warning
     except (OSError, sqlite3.Error) as error:
         raise MemoryStoreError(f'memory {path} cannot be opened ({error}): '
@@ -98,7 +99,7 @@ def _check_owner(connection: sqlite3.Connection, path: Path) -> None:
                           'update oxygen_ros or choose another path; nothing was changed')
 
 
-def _move_aside(path: Path) -> Path:
+def move_aside(path: Path) -> Path:
     """Rename a damaged database, and the journal files that belong to it; return the new path."""
     stamp = datetime.now(timezone.utc).strftime('%Y%m%dT%H%M%S')
     aside, number = path.with_name(f'{path.name}.damaged-{stamp}'), 1

@@ -64,7 +64,7 @@ class ChunkBuffer:
     def clear(self) -> None:
         """Forget everything, for a clock that jumped or a new activation; `start` comes next."""
         self._measured: np.ndarray | None = None
-        self._newest = (-1, -1)  # stamp and number of the newest frame that was acted on
+        self._newest: tuple[int, int] | None = None  # stamp and number of the newest frame that was acted on
         self._drop_chunk()
 
     def _drop_chunk(self) -> None:
@@ -77,8 +77,8 @@ class ChunkBuffer:
         """
         Say where the robot is; the next chunk begins there. Commands nothing until then.
 
-        Needed before the first chunk. To be repeated while the buffer is not `commanding`, since something else may move
-        the robot then.
+        Needed before the first chunk. To be repeated while the buffer is not `commanding`: something else may move the
+        robot then.
 
         :param positions: float64 [joints], measured, rad, finite.
         """
@@ -105,7 +105,7 @@ class ChunkBuffer:
         if self._measured is None:
             return PushResult.NOT_STARTED
         frame = chunk.stamp_ns, chunk.frame_number
-        if frame < self._newest:
+        if self._newest is not None and frame < self._newest:
             return PushResult.OLDER_FRAME
         now_ns = self._latest_ns = max(now_ns, self._latest_ns)
         executing = self._curve is not None and now_ns <= self._stop_ns
