@@ -12,6 +12,8 @@ from oxygen_ros.files import config_names, share_directories
 
 BOOLEAN = ('true', 'false')
 MODES = ('isolated', 'shared_kv', 'continuous_batching')
+# Inputs of the nodes that are in their namespace, while a recording has them at the root.
+RELATIVE_INPUTS = ('joint_states', 'instruction', 'utterance')
 LOG_LEVELS = ('debug', 'info', 'warn', 'error', 'fatal')
 
 
@@ -97,8 +99,8 @@ def plan(values: Mapping[str, str]) -> tuple[NodeRun, ...]:
         runs.append(NodeRun('replay', {
             'bag': bag, 'rate': _number('rate', values['rate']), 'loop': values['loop'] == 'true',
             'clock': _number('clock', values['clock']) if sim_time else 0.0, 'restamp': not sim_time,
-            'wait_for_subscribers': 5.0,  # loading the nodes takes longer than the time the replay node waits alone
-            **({'topics': topics} if topics else {})}))
+            'wait_for_node': 'inference', **({'topics': topics} if topics else {}),
+            **({'remap': [f'/{topic}:={topic}' for topic in RELATIVE_INPUTS]} if values['namespace'] else {})}))
     return tuple(runs)
 
 

@@ -94,7 +94,7 @@ def test_replay_launch_file_starts_replay(launch_modules, tmp_path):
     node, = start(load('replay.launch.py'), values_with(bag=str(tmp_path), topics='/a, /b', loop='true'))
     assert node.executable == 'replay'
     assert node.parameters[1] == {'bag': str(tmp_path), 'rate': 1.0, 'loop': True, 'clock': 0.0, 'restamp': True,
-                                  'wait_for_subscribers': 5.0, 'topics': ['/a', '/b']}
+                                  'wait_for_node': 'inference', 'topics': ['/a', '/b']}
 
 
 def test_replay_gives_either_a_clock_or_new_stamps(tmp_path):
@@ -103,6 +103,12 @@ def test_replay_gives_either_a_clock_or_new_stamps(tmp_path):
         replay = runs[-1].parameters
         assert replay['restamp'] == (sim_time == 'false') == (replay['clock'] == 0.0)
         assert all(run.parameters['use_sim_time'] == (sim_time == 'true') for run in runs if run.name != 'replay')
+
+
+def test_recording_comes_into_the_namespace(tmp_path):
+    remap = plan(values_with(bag=str(tmp_path), namespace='robot1'))[-1].parameters['remap']
+    assert '/joint_states:=joint_states' in remap
+    assert 'remap' not in plan(values_with(bag=str(tmp_path)))[-1].parameters
 
 
 def test_empty_argument_leaves_the_parameter_file_alone():

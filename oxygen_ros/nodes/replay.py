@@ -23,6 +23,7 @@ from rclpy.qos import QoSProfile
 from rclpy.qos_overriding_options import QoSOverridingOptions
 
 from oxygen_ros.errors import BagError, ConfigError
+from oxygen_ros.nodes.lifecycle_gate import LifecycleGate
 from oxygen_ros.nodes.parameters import NodeParameter, declare_parameters
 from oxygen_ros.nodes.recorded_qos import publisher_qos
 from oxygen_ros.nodes.runner import NodeFinished, add_node_arguments, run_node
@@ -45,6 +46,7 @@ PARAMETERS = (
     NodeParameter('duration', 0.0, 'Part of the recording to play, in seconds; 0 plays to its end.', minimum=0.0),
     NodeParameter('wait_for_subscribers', 2.0,
                   'Longest time to wait for a subscriber on every topic before playing, in seconds.', minimum=0.0),
+    NodeParameter('wait_for_node', '', 'Lifecycle node to wait for until it is active, before playing. Empty: none.'),
 )
 
 LONG_PAUSE_NS = 5 * SECOND  # a pause in the recording that is worth a line
@@ -63,6 +65,7 @@ class ReplayNode(Node):
                         loop=values['loop'], restamp=values['restamp'], clock_hz=values['clock'])
         self._remaps = parse_remaps(values['remap'])
         self._patience = values['wait_for_subscribers']
+        self._gate = LifecycleGate(self, values['wait_for_node'])
         self._bag = Bag(values['bag'])
         chosen, self._skipped = select_topics(self._bag, values['topics'], own_clock=timing.clock_hz > 0)
         self._publishers_of: dict[tuple[str, str], Publisher] = {}
@@ -130,6 +133,7 @@ class ReplayNode(Node):
 
     def _play(self) -> None:
         try:
+            self._gate.wait(self._stop)
             self._wait_for_subscribers()
             start_ns = time.monotonic_ns()
             # The system time, not the clock of the node: that would be the /clock which this node may publish itself.
