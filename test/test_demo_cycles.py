@@ -53,6 +53,11 @@ def test_decoding_past_the_deadline_is_noticed_beyond_one_step(last_decode, past
     assert trace.cycles[0].decoded_past_deadline is past
 
 
+def test_decoding_past_a_deadline_that_was_then_given_up_is_noticed():
+    trace = analyse([deadline(200), deadline(400), span('decode', 205, 215, branches=2), *action(1, 250)])
+    assert trace.cycles[0].deadline == pytest.approx(0.4) and trace.cycles[0].decoded_past_deadline
+
+
 def test_decoding_after_an_early_chunk_is_not_counted_against_its_deadline():
     trace = analyse([deadline(200), *action(1, 100), span('decode', 195, 205, branches=1),
                      span('decode', 205, 215, branches=1), deadline(400), *action(2, 350)])

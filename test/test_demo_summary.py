@@ -45,7 +45,7 @@ def full_record(random=True, chunks=51):
 
 def trace_of(*lateness):
     return Trace((Span('denoise', 0.0, 0.030), Span('denoise', 1.0, 1.040), Span('denoise', 2.0, 2.070)), (),
-                 tuple(Cycle(1, 0.0, 1.0 + late, 1.0) for late in lateness))
+                 tuple(Cycle(1, 0.0, 1.0 + late, 1.0, 1.0) for late in lateness))
 
 
 def summary_of(record, trace=None):
@@ -74,6 +74,12 @@ def test_the_summary_holds_the_figures_that_were_measured():
         'tokens': 3, 'frame_number': 0, 'first_token_ms': 30.0, 'first_token_seen_ms': 50.0}
     assert summary['warnings'] == []
     json.dumps(summary, allow_nan=False)
+
+
+def test_modes_that_do_not_plan_decoding_have_no_late_decodes():
+    record = full_record()
+    record.status.mode = 'shared_kv'
+    assert summary_of(record)['late_decodes'] is None
 
 
 def test_without_a_trace_its_figures_are_unknown_not_zero():

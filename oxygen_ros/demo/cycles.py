@@ -34,7 +34,8 @@ class Cycle:
     One published action chunk.
 
     :param begin: start of its prefill, or of its denoising if the frame was prefilled before.
-    :param published: when it was handed out. :param deadline: when it was due.
+    :param published: when it was handed out. :param deadline: the deadline that it serves.
+    :param due: the first deadline that had no chunk when its work began; before `deadline` if some were given up.
     :param decode: the last decode step since the chunk before, None if no text ran.
     """
 
@@ -42,6 +43,7 @@ class Cycle:
     begin: float
     published: float
     deadline: float
+    due: float
     decode: Span | None = None
 
     @property
@@ -51,8 +53,8 @@ class Cycle:
 
     @property
     def decoded_past_deadline(self) -> bool:
-        """Whether decoding went past the deadline by more than one decode step."""
-        return self.decode is not None and self.decode.start > self.deadline
+        """Whether decoding before it went past the deadline that was due by more than one decode step."""
+        return self.decode is not None and self.decode.start > self.due
 
 
 @dataclass(frozen=True)
@@ -109,10 +111,10 @@ def analyse(events: Sequence[dict]) -> Trace:
             own_prefill = before is not None and before.stage == 'prefill' and before.frame == span.frame
             begin = before.start if own_prefill else span.start
         elif span.stage == 'publish' and open_deadlines:
-            deadline = open_deadlines.pop(0)
+            due = deadline = open_deadlines.pop(0)
             while open_deadlines and deadline < begin:
                 deadline = open_deadlines.pop(0)
-            cycles.append(Cycle(span.frame, begin, span.end, deadline, last_decode))
+            cycles.append(Cycle(span.frame, begin, span.end, deadline, due, last_decode))
             last_decode = None
     return Trace(tuple(spans), tuple(deadlines), tuple(cycles))
 

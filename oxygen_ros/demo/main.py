@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import time
+from importlib.util import find_spec
 from typing import Any
 
 from rich.console import Console
@@ -39,6 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Run the demo. Exit code 1 when something that should happen did not, 130 after Ctrl-C."""
     started = time.monotonic()
+    if find_spec('matplotlib') is None:  # rather now than at the end
+        raise ModuleNotFoundError(name='matplotlib')
     settings = check_settings(arguments)
     settings.prepare()
     console = Console(stderr=arguments.json)

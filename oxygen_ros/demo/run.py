@@ -18,7 +18,7 @@ from oxygen_ros.nodes.demo_monitor import DemoMonitor
 from oxygen_ros.processes import ProcessGroup
 from oxygen_ros.suite import dds_environment
 
-SETUP_SECONDS = 60.0  # until the first chunk
+SETUP_SECONDS = 50.0  # until the first chunk
 ANSWER_SECONDS = 8.0  # for what is still missing at the end: answers, memory, a last status
 TICK = 0.05
 LIVE_PERIOD, PLAIN_PERIOD = 0.5, 3.0
