@@ -68,6 +68,7 @@ class InferenceNode(LifecycleNode):
         self._task_timers = []
         self._tick: float | None = None
         self._failure: OxygenError | None = None
+        self._autostart = None
         if self.values['autostart']:
             self._autostart = self.create_timer(0.0, self._start_itself, clock=steady)
 
@@ -79,7 +80,8 @@ class InferenceNode(LifecycleNode):
             self._configure()
         except OxygenError as error:
             self._failure = error
-            self.get_logger().error(str(error))
+            if self._autostart is None:  # else the process ends with these words
+                self.get_logger().error(str(error))
         except Exception:  # noqa: B902 - rclpy would swallow it without a word
             self.get_logger().error(f'configure failed:\n{traceback.format_exc()}')
         else:
@@ -174,10 +176,11 @@ class InferenceNode(LifecycleNode):
         self.mailbox.drain()  # the last pieces of cancelled texts go out while the publishers still may
 
     def _start_itself(self) -> None:
-        self.destroy_timer(self._autostart)
+        self._autostart.cancel()
         self.trigger_configure()
         if self._failure is not None:
             raise self._failure
+        self._autostart = None
         if self.session is not None:
             self.trigger_activate()
 

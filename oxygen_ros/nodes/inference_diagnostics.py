@@ -76,8 +76,7 @@ class InferenceDiagnostics:
             statuses.append(self._frames())
             if status is not None:
                 statuses += [self._actions(status), self._texts(status), self._cache(status)]
-            memory = self._memory_fault or 'notes are stored'
-            statuses.append(self._entry(self._memory_fault and ERROR, 'memory', memory, path=str(node.memory.store.path)))
+            statuses.append(self._memory())
         self._publisher.publish(DiagnosticArray(
             header=Header(stamp=time_to_msg(node.get_clock().now().nanoseconds)), status=statuses))
 
@@ -136,6 +135,10 @@ class InferenceDiagnostics:
         return self._entry(OK, 'kv_cache', text,
                            peak_bytes=status.kv_bytes_peak, budget_bytes=status.kv_bytes_budget,
                            frames=status.frames_resident, branches=status.running)
+
+    def _memory(self) -> DiagnosticStatus:
+        fault = self._memory_fault
+        return self._entry(fault and ERROR, 'memory', fault or 'notes are stored', path=self._node.memory.store.path)
 
     def _entry(self, level: bytes | str, part: str, text: str, **values: object) -> DiagnosticStatus:
         name = self._node.get_fully_qualified_name().strip('/')
