@@ -79,16 +79,16 @@ def test_dry_buffer_holds_the_last_step_and_goes_on_with_the_next_chunk():
 
 def test_only_steps_executed_since_the_inference_began_are_skipped():
     buffer = started(blend_ns=0, interpolation='linear')
-    buffer.push(chunk([0, 1, 2, 3], 0), 0)  # ends at 300 ms
+    buffer.push(chunk([0, 1, 2, 3], 0), 0)  # the last step lasts until 400 ms
     assert buffer.push(chunk([10, 11, 12, 13, 14], 200, frame=2), 1000 * MS) is PushResult.STARTED
-    assert buffer.sample(1000 * MS).positions[0] == pytest.approx(11)
+    assert buffer.sample(1000 * MS).positions[0] == pytest.approx(12)
 
 
 def test_dry_buffer_can_stop_instead():
     buffer = started(when_empty='stop')
     buffer.push(chunk([0, 0.1, 0.2], 0), 0)
-    assert buffer.sample(200 * MS) is not None
-    assert buffer.sample(201 * MS) is None
+    assert buffer.sample(299 * MS) is not None
+    assert buffer.sample(300 * MS) is None
     assert WhenEmpty.STOP == 'stop'
 
 
@@ -229,6 +229,15 @@ def test_chunk_that_lies_in_the_past_is_ignored():
     assert buffer.sample(1000 * MS).frame_number == 1
 
 
+@pytest.mark.parametrize('steps', [1, 2])
+def test_short_chunks_that_always_come_late_are_executed_all_the_same(steps):
+    buffer = started(blend_ns=0)
+    for frame in range(1, 6):
+        late = chunk(np.full(steps, frame / 10), frame * 200, frame=frame)
+        assert buffer.push(late, (frame * 200 + 350) * MS) is PushResult.STARTED
+        assert buffer.sample((frame * 200 + 350) * MS).positions[0] == pytest.approx(frame / 10)
+
+
 def test_chunk_for_the_future_begins_now():
     buffer = started(blend_ns=0, interpolation='linear')
     assert buffer.push(chunk([0, 1], 500), 0) is PushResult.STARTED
@@ -238,7 +247,7 @@ def test_chunk_for_the_future_begins_now():
 def test_commands_expire():
     buffer = started(blend_ns=0, interpolation='linear', lifetime_ns=250 * MS)
     buffer.push(chunk(np.arange(10) / 10, 0), 0)
-    assert buffer.sample(250 * MS).source is CommandSource.CHUNK
+    assert buffer.sample(249 * MS).source is CommandSource.CHUNK
     expired = buffer.sample(400 * MS)
     assert expired.source is CommandSource.HOLD
     assert expired.positions == pytest.approx([0.25, 0.25])

@@ -54,7 +54,7 @@ class MemoryStore:
     :param path: database file; folders are created.
     :param max_entries: beyond, the oldest entries are deleted.
     :param max_age_ns: the oldest entries are deleted when last seen so long before the note being added; None: never.
-    :param max_bytes: the oldest entries are deleted when all texts (UTF-8) take more. The file takes two to three times
+    :param max_bytes: the oldest entries are deleted when all texts (UTF-8) take more; the file takes about three times
         that. The newest entry always stays.
     :param busy_timeout: seconds that a call may wait for another process that writes to the file.
     :ivar warning: says that a damaged file was moved aside, and where it is; empty if none was.

@@ -31,7 +31,7 @@ class PushResult(str, Enum):
     STARTED = 'started'            # nothing was executing: it begins now
     BLENDED = 'blended'            # it takes over from the chunk in execution
     OLDER_FRAME = 'older_frame'    # ignored: it answers an older observation than the chunk before it
-    PAST = 'past'                  # ignored: all its steps lie in the past
+    PAST = 'past'                  # ignored: all its steps lie in the past, and another chunk is in execution
     EXPIRED = 'expired'            # ignored: its observation is older than the lifetime of a command
     NOT_STARTED = 'not_started'    # ignored: the measured positions are not known yet
 
@@ -40,8 +40,8 @@ class ChunkBuffer:
     """
     The chunk in execution, sampled at control rate.
 
-    Alignment: a step is skipped if it lies in the past *and* the robot was executing meanwhile. While nothing executes,
-    the robot stays where the model saw it, so a chunk that was computed meanwhile begins with its first step.
+    Each step lasts one period. Steps that lie in the past are skipped as far as the robot was executing meanwhile: while
+    nothing executes it stays where the model saw it, so a chunk that was computed then begins with its first step.
 
     Not thread safe: push, sample and the rest belong to one thread.
 
@@ -91,7 +91,7 @@ class ChunkBuffer:
     @property
     def commanding(self) -> bool:
         """Tell whether `sample` gave a command at its last call, or will at the next since a chunk has come."""
-        return self._curve is not None and (self._when_empty is WhenEmpty.HOLD or self._latest_ns <= self._stop_ns)
+        return self._curve is not None and (self._when_empty is WhenEmpty.HOLD or self._latest_ns < self._stop_ns)
 
     def push(self, chunk: JointChunk, now_ns: int) -> PushResult:
         """
@@ -108,14 +108,18 @@ class ChunkBuffer:
         if self._newest is not None and frame < self._newest:
             return PushResult.OLDER_FRAME
         now_ns = self._latest_ns = max(now_ns, self._latest_ns)
-        executing = self._curve is not None and now_ns <= self._stop_ns
-        executed_ns = max(0, min(now_ns, self._stop_ns) - chunk.start_ns) if self._curve else 0
-        curve = Curve(rows, now_ns - executed_ns, chunk.period_ns, self._interpolation)
-        stop_ns = min(curve.end_ns, chunk.stamp_ns + self._lifetime_ns)
-        if curve.end_ns < now_ns:
-            return PushResult.PAST
-        if stop_ns < now_ns:
+        expiry_ns = chunk.stamp_ns + self._lifetime_ns
+        if expiry_ns <= now_ns:
             return PushResult.EXPIRED
+        executing = self._curve is not None and now_ns < self._stop_ns
+        executed_ns = max(0, min(now_ns, self._stop_ns) - chunk.start_ns) if self._curve else 0
+        steps_before_last_ns = (len(rows) - 1) * chunk.period_ns
+        if executed_ns >= steps_before_last_ns + chunk.period_ns:
+            if executing:
+                return PushResult.PAST
+            executed_ns = steps_before_last_ns  # late, but better than to stay without any step
+        curve = Curve(rows, now_ns - executed_ns, chunk.period_ns, self._interpolation)
+        stop_ns = min(curve.end_ns + chunk.period_ns, expiry_ns)
         positions, velocities = self._at(now_ns)
         target, target_velocity = curve.at(now_ns)
         self._newest, self._chunk, self._curve = frame, chunk, curve
@@ -130,7 +134,7 @@ class ChunkBuffer:
         now_ns = self._latest_ns = max(now_ns, self._latest_ns)
         positions, _ = self._at(now_ns)
         self._curve = Curve(positions[None], now_ns, 1, self._interpolation)
-        self._stop_ns = now_ns - 1
+        self._stop_ns = now_ns
         self._offset = self._offset_velocity = np.zeros(len(self.names))
 
     def sample(self, now_ns: int) -> JointCommand | None:
@@ -141,7 +145,7 @@ class ChunkBuffer:
         now_ns = self._latest_ns = max(now_ns, self._latest_ns)
         if not self.commanding:
             return None
-        source = CommandSource.CHUNK if now_ns <= self._stop_ns else CommandSource.HOLD
+        source = CommandSource.CHUNK if now_ns < self._stop_ns else CommandSource.HOLD
         positions, velocities = self._at(now_ns)
         return JointCommand(self.names, positions, velocities, source, self._chunk.frame_number, self._chunk.stamp_ns)
 
@@ -151,7 +155,7 @@ class ChunkBuffer:
             return None
         now_ns = self._latest_ns = max(now_ns, self._latest_ns)
         first = max(0, -(-(now_ns - self._curve.start_ns) // self._curve.period_ns))
-        times = range(self._curve.start_ns + first * self._curve.period_ns, self._stop_ns + 1, self._curve.period_ns)
+        times = range(self._curve.start_ns + first * self._curve.period_ns, self._stop_ns, self._curve.period_ns)
         if not times:
             return None
         positions, velocities = (np.stack(values) for values in zip(*map(self._at, times)))
@@ -164,7 +168,7 @@ class ChunkBuffer:
         if self._curve is None:
             return self._measured, np.zeros(len(self.names))
         positions, velocities = self._curve.at(min(time_ns, self._stop_ns))
-        if time_ns > self._stop_ns:
+        if time_ns >= self._stop_ns:
             velocities = np.zeros_like(velocities)
         blended_ns = time_ns - self._blend_start_ns
         offset, offset_velocity = decay(self._offset, self._offset_velocity, blended_ns, self._blend_ns)
