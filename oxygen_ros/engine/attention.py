@@ -83,7 +83,7 @@ def make_batch(cache: UnifiedKVCache, slots: Sequence[int], counts: Sequence[int
     lengths = torch.tensor([cache.branches[slot].length for slot in slots])
     width = max(counts)
     tokens = int((lengths + torch.tensor(counts)).max())
-    # Query i of a row stands at token length + i. Queries past the row's count are padding: they see what the last sees.
+    # Query i of a row stands at token length + i. Queries past the row's count are padding, and never read.
     last = lengths[:, None] + torch.arange(width)[None, :]
     hidden = torch.arange(tokens)[None, None, :] > last[:, :, None]
     mask = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, float('-inf'))

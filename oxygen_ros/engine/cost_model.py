@@ -7,12 +7,15 @@ gains 1/8 and 1/4). A prediction is mean + 2 deviations: deadlines need the slow
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 import enum
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+OUTLIER = 4.0  # measurements beyond this multiple of what is expected count as this much
 
 
 class Stage(enum.Enum):
-    """Stages with a cost of their own. PREFILL and DENOISE have size 1, EXTEND its prompt tokens, DECODE its branches."""
+    """Stages with a cost of their own. Size: 1 of PREFILL and DENOISE, prompt tokens of EXTEND, branches of DECODE."""
 
     PREFILL = 'prefill'
     DENOISE = 'denoise'
@@ -26,11 +29,13 @@ class Estimate:
 
     mean: float
     deviation: float
+    count: int = 1
 
     def update(self, seconds: float) -> None:
         """Take in a measurement. One outlier counts as no more than 4 times the mean: a hiccup is not a trend."""
-        error = min(seconds, 4 * self.mean) - self.mean
-        self.mean += error / 8
+        self.count += 1
+        error = min(seconds, OUTLIER * self.mean) - self.mean
+        self.mean += error / min(self.count, 8)
         self.deviation += (abs(error) - self.deviation) / 4
 
 
@@ -47,7 +52,19 @@ class CostModel:
         if bucket in known:
             known[bucket].update(seconds)
         else:
+            # A hiccup in the first measurement is told by its neighbours.
+            expected = self.predict(stage, size, deviations=0.0)
+            seconds = min(seconds, OUTLIER * expected) if expected > 0 else seconds
             known[bucket] = Estimate(seconds, seconds / 4)
+
+    def relax(self, stages: Iterable[Stage]) -> None:
+        """
+        Trust the means of these stages more. For work that was put off because it seemed too slow: what is never done
+        is never measured, and would be put off for ever after one bad measurement.
+        """
+        for stage in stages:
+            for estimate in self._estimates[stage].values():
+                estimate.deviation /= 2
 
     def predict(self, stage: Stage, size: int = 1, deviations: float = 2.0) -> float:
         """

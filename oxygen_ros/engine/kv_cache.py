@@ -10,10 +10,10 @@ Threads: everything here belongs to the thread that owns the engine.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
 import heapq
 import math
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
 
 import torch
 
@@ -118,7 +118,7 @@ class UnifiedKVCache:
     `extras[name]`: [frames, ...].
 
     :param budget_mib: refuse, before allocating, when both pools need more than this many MiB; None is no limit.
-    :raises ConfigError: over the budget; the text says what would fit.
+    :raises ConfigError: over the budget; the text says what would fit. Or the device has not so much memory.
     """
 
     def __init__(self, spec: CacheSpec, budget_mib: float | None = None) -> None:
@@ -129,11 +129,15 @@ class UnifiedKVCache:
         kind = {'dtype': spec.dtype, 'device': spec.device}
         frame_shape = (spec.layers, spec.frames, spec.kv_heads, spec.frame_tokens + spec.scratch_tokens, spec.head_dim)
         branch_shape = (spec.layers, spec.branches, spec.kv_heads, spec.branch_tokens, spec.head_dim)
-        # Zeros, not empty: an unwritten NaN times a masked weight of zero would still be NaN.
-        self.frame_k, self.frame_v = torch.zeros(frame_shape, **kind), torch.zeros(frame_shape, **kind)
-        self.branch_k, self.branch_v = torch.zeros(branch_shape, **kind), torch.zeros(branch_shape, **kind)
-        self.extras = {name: torch.zeros((spec.frames, *extra.shape), dtype=extra.dtype, device=spec.device)
-                       for name, extra in spec.extras.items()}
+        try:
+            # Zeros, not empty: an unwritten NaN times a masked weight of zero would still be NaN.
+            self.frame_k, self.frame_v = torch.zeros(frame_shape, **kind), torch.zeros(frame_shape, **kind)
+            self.branch_k, self.branch_v = torch.zeros(branch_shape, **kind), torch.zeros(branch_shape, **kind)
+            self.extras = {name: torch.zeros((spec.frames, *extra.shape), dtype=extra.dtype, device=spec.device)
+                           for name, extra in spec.extras.items()}
+        except RuntimeError as error:
+            raise ConfigError(f'KV cache of {spec.total_bytes() / MIB:.1f} MiB does not fit into the memory of device '
+                              f'{spec.device}: lower kv_budget_mib, max_branches or branch_tokens') from error
         self.frames = [FrameState() for _ in range(spec.frames)]
         self.branches = [BranchState() for _ in range(spec.branches)]
         # Lowest slot first: running branches gather at the front, where a batch is a view of the pool.
@@ -196,9 +200,16 @@ class UnifiedKVCache:
                              f'{self.spec.branch_tokens} tokens')
         state.length += tokens
 
-    def close_branch(self, slot: int) -> None:
-        """Free a branch slot at once and drop its reference to the frame."""
+    def close_branch(self, slot: int, wipe: bool = False) -> None:
+        """
+        Free a branch slot at once and drop its reference to the frame.
+
+        :param wipe: zero its memory, because it may hold NaN: behind a mask a later branch would still see it.
+        """
         frame = self._used_branch(slot).frame
+        if wipe:
+            self.branch_k[:, slot] = 0
+            self.branch_v[:, slot] = 0
         self.branches[slot] = BranchState()
         heapq.heappush(self._free_branches, slot)
         self.release_frame(frame)
@@ -237,14 +248,21 @@ class UnifiedKVCache:
         :param pinned: frame slot -> references that the caller itself holds (not through branches).
         :raises CacheIntegrityError: names the slot and the difference.
         """
+        for name, free, slots in (('frame', self._free_frames, self.frames),
+                                  ('branch', self._free_branches, self.branches)):
+            if len(free) != len(set(free)) or not set(free) <= set(range(len(slots))):
+                raise CacheIntegrityError(f'the free list of {name} slots repeats one or names an unknown one: '
+                                          f'{sorted(free)}')
         expected = dict(pinned)
         for number, branch in enumerate(self.branches):
             if (branch.frame is None) != (number in self._free_branches):
                 raise CacheIntegrityError(f'branch slot {number}: state {branch} disagrees with the free list')
+            if not 0 <= branch.length <= (0 if branch.frame is None else self.spec.branch_tokens):
+                raise CacheIntegrityError(f'branch slot {number}: length {branch.length} is out of range')
             if branch.frame is None:
                 continue
-            if not 0 <= branch.length <= self.spec.branch_tokens:
-                raise CacheIntegrityError(f'branch slot {number}: length {branch.length} is out of range')
+            if branch.frame not in range(len(self.frames)):
+                raise CacheIntegrityError(f'branch slot {number}: there is no frame slot {branch.frame}')
             expected[branch.frame] = expected.get(branch.frame, 0) + 1
         for number, frame in enumerate(self.frames):
             if frame.references != expected.get(number, 0):
@@ -253,9 +271,8 @@ class UnifiedKVCache:
             if (frame.references == 0) != (number in self._free_frames):
                 raise CacheIntegrityError(f'frame slot {number}: {frame.references} references disagree with the '
                                           'free list')
-        for name, free in (('frame', self._free_frames), ('branch', self._free_branches)):
-            if len(free) != len(set(free)):
-                raise CacheIntegrityError(f'a {name} slot is in the free list twice: {sorted(free)}')
+            if not 0 <= frame.length <= (self.spec.frame_tokens if frame.references else 0):
+                raise CacheIntegrityError(f'frame slot {number}: length {frame.length} is out of range')
 
     def _used_frame(self, slot: int) -> FrameState:
         if self.frames[slot].references < 1:
@@ -272,9 +289,15 @@ class UnifiedKVCache:
 
 
 def _over_budget(spec: CacheSpec, budget_bytes: int) -> str:
-    room = budget_bytes - 2 * spec.frame_slot_bytes()
-    fitting = max(0, room // (spec.frame_slot_bytes() + spec.branch_slot_bytes()))
-    remedy = (f'set max_branches to at most {fitting} with max_frames {fitting + 2}' if fitting else
-              'even one branch does not fit')
+    frame, branch = spec.frame_slot_bytes(), spec.branch_slot_bytes()
+    room = budget_bytes - 2 * frame
+    if room >= frame + branch:
+        branches = room // (frame + branch)
+        remedy = f'set max_branches to at most {branches} with max_frames {branches + 2}, or '
+    elif room >= branch:
+        remedy = f'set max_branches to at most {room // branch} with max_frames 2, or '
+    else:
+        remedy = 'even two frames and one branch do not fit, '
     return (f'KV cache of {spec.frames} frames and {spec.branches} branches needs {spec.total_bytes() / MIB:.1f} MiB, '
-            f'budget is {budget_bytes / MIB:.1f} MiB: {remedy}, or raise kv_budget_mib')
+            f'budget is {budget_bytes / MIB:.1f} MiB: {remedy}raise kv_budget_mib to '
+            f'{math.ceil(spec.total_bytes() / MIB)}')

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 import enum
+import math
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -53,9 +54,11 @@ class SamplingParams:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.max_tokens < 1 or self.temperature < 0 or not 0 < self.top_p <= 1:
-            raise ValueError(f'max_tokens {self.max_tokens} must be at least 1, temperature {self.temperature} at least '
-                             f'0, top_p {self.top_p} in (0, 1]')
+        if self.max_tokens < 1 or not 0 <= self.temperature < math.inf or not 0 < self.top_p <= 1:
+            raise ValueError(f'max_tokens {self.max_tokens} must be at least 1, temperature {self.temperature} finite '
+                             f'and at least 0, top_p {self.top_p} in (0, 1]')
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f'seed {self.seed} must be in [0, 2^63)')
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,10 @@ class TextRequest:
     expires: float | None = None
     queue_limit: int = 8
     drop_oldest: bool = False
+
+    def __post_init__(self) -> None:
+        if self.request_id < 1 or self.queue_limit < 1:
+            raise ValueError(f'request_id {self.request_id} and queue_limit {self.queue_limit} must be at least 1')
 
 
 @dataclass(frozen=True)
@@ -112,7 +119,7 @@ class TextDelta:
     """
     New text of a request. `finish` is None while more follows; `inputs` is None if the request was never started.
 
-    :param sequence: number of this piece from 0. :param tokens: generated so far. :param elapsed: seconds since arrival.
+    :param sequence: number of this piece from 0. :param tokens: generated so far. :param elapsed: seconds from arrival.
     """
 
     request: TextRequest

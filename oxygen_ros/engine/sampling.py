@@ -18,7 +18,9 @@ class Sampler:
 
     def choose(self, logits: torch.Tensor) -> int:
         """Sample one token from logits float32 [vocabulary] on the CPU: temperature, then nucleus (top-p)."""
-        probabilities = torch.softmax(logits / self.params.temperature, dim=-1)
+        # The largest becomes 0 and the temperature not too small: whatever is divided, nothing overflows to NaN.
+        scaled = (logits - logits.max()) / max(self.params.temperature, 1e-6)
+        probabilities = torch.softmax(scaled, dim=-1)
         if self.params.top_p < 1:
             ordered, index = probabilities.sort(descending=True, stable=True)
             # Keep tokens until their sum reaches top_p; the first is always kept.
@@ -27,17 +29,19 @@ class Sampler:
         return int(torch.multinomial(probabilities, 1, generator=self._generator))
 
 
-def choose_tokens(samplers: Sequence[Sampler], logits: torch.Tensor, suppressed: torch.Tensor | None) -> list[int]:
+def choose_tokens(samplers: Sequence[Sampler], logits: torch.Tensor, suppressed: torch.Tensor | None,
+                  ) -> list[int | None]:
     """
-    Choose the next token of every branch in a batch.
+    Choose the next token of every branch in a batch; None where the logits are NaN or infinite.
 
     :param logits: float32 [branches, vocabulary]; changed in place at the suppressed tokens.
     :param suppressed: int64 ids that are never chosen, or None.
     """
     if suppressed is not None:
         logits.index_fill_(1, suppressed, float('-inf'))
-    tokens = logits.argmax(dim=-1).tolist()
+    best, index = logits.max(dim=-1)  # NaN, if there is one
+    tokens = [None if token < 0 else token for token in torch.where(best.isfinite(), index, -1).tolist()]
     for row, sampler in enumerate(samplers):
-        if sampler.params.temperature > 0:
+        if sampler.params.temperature > 0 and tokens[row] is not None:
             tokens[row] = sampler.choose(logits[row].cpu())
     return tokens

@@ -11,9 +11,9 @@ action, and an action is made from the newest frame there is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 import enum
 import math
+from dataclasses import dataclass
 
 from oxygen_ros.engine.cost_model import CostModel, Stage
 from oxygen_ros.engine.requests import FinishReason
@@ -34,7 +34,8 @@ class SchedulerConfig:
     :param mode: isolated: every task prefills the frame for itself and runs alone to its end. shared_kv: tasks share
         the frame's prefill, texts still run alone to their end. continuous_batching: texts of all frames decode in one
         batch between actions.
-    :param tokens_per_cycle: decode steps per action cycle in continuous_batching; 0 is adaptive: as many as fit.
+    :param tokens_per_cycle: decode steps per action cycle in continuous_batching, whether they fit or not; 0 is
+        adaptive: as many as fit.
     :param margin: seconds kept free before an action must begin.
     :param text_frame_age: seconds by which the prefilled frame may be older than the newest observation when a text
         starts on it; beyond, the newest is prefilled first.
@@ -63,10 +64,10 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Running:
-    """A request that decodes; `frame_number` is the number of its frame."""
+    """A request that decodes; `frame` counts prefills: of two frames the one with the lower count is older."""
 
     request_id: int
-    frame_number: int
+    frame: int
     expires: float | None = None
 
 
@@ -75,15 +76,20 @@ class SchedulerState:
     """
     What the scheduler sees.
 
-    :param deadline: of the next action, None when no action is wanted.
+    :param deadlines: of the actions that are due next, ascending.
+    :param acting: actions are wanted, even if none is due just now.
     :param has_observation: there is one to prefill.
+    :param can_act: it is recent enough to act on.
     :param action_prefilled: the newest observation, with the present instruction, is prefilled already.
     :param text_frame_ready: a prefilled frame recent enough for a new text exists.
+    :param free_frames: slots that a prefill can take; that of a newest frame without texts is one of them.
     :param steps_done: decode steps since the last action.
     """
 
-    deadline: float | None
+    deadlines: tuple[float, ...]
+    acting: bool
     has_observation: bool
+    can_act: bool
     action_prefilled: bool
     text_frame_ready: bool
     waiting: tuple[Waiting, ...]
@@ -100,21 +106,21 @@ class CyclePlan:
 
     :param end: requests to end now, with the reason.
     :param act: prefill if needed, denoise and publish; nothing else is in the plan then.
+    :param skip: deadlines to give up before acting.
     :param prefill: prefill the newest observation for the texts in `start`.
     :param start: requests to start.
     :param decode_steps: most decode steps; None is no limit in steps.
     :param decode_until: no step may be expected to end after this time.
-    :param uninterrupted: decode to the end of the text, whatever arrives.
     :param wait_until: with nothing to do, sleep until then (or until something arrives).
     """
 
     end: tuple[tuple[int, FinishReason], ...] = ()
     act: bool = False
+    skip: int = 0
     prefill: bool = False
     start: tuple[int, ...] = ()
     decode_steps: int | None = 0
     decode_until: float = math.inf
-    uninterrupted: bool = False
     wait_until: float = math.inf
 
 
@@ -125,21 +131,22 @@ def plan_cycle(state: SchedulerState, now: float, costs: CostModel, config: Sche
     if expired:
         return CyclePlan(end=expired)
 
-    start_by = math.inf
-    if state.deadline is not None:
-        start_by = state.deadline - action_cost(state, costs) - config.margin
-        if now >= start_by:
-            return CyclePlan(act=True, end=_make_room(state, not state.action_prefilled))
+    if state.running and config.mode is not Mode.CONTINUOUS_BATCHING:
+        return CyclePlan(decode_steps=None)  # to the end of the text, whatever is due: that is what these modes are
 
-    alone = config.mode is not Mode.CONTINUOUS_BATCHING
-    if state.waiting and state.has_observation and state.free_branches and not (alone and state.running):
+    start_by = math.inf
+    if state.deadlines:
+        lead = action_cost(state, costs) + config.margin
+        start_by = state.deadlines[0] - lead
+        if now >= start_by:
+            return CyclePlan(act=True, skip=_superseded(state.deadlines, now, lead), end=_make_room(state))
+
+    if state.waiting and state.has_observation and state.free_branches:
         plan = _start_texts(state, now, start_by, costs, config)
         if plan is not None:
             return plan
     if state.running:
-        if alone:
-            return CyclePlan(decode_steps=None, uninterrupted=True)
-        fixed = config.tokens_per_cycle if state.deadline is not None else 0
+        fixed = config.tokens_per_cycle if state.acting else 0
         steps = max(0, fixed - state.steps_done) if fixed else None
         until = math.inf if fixed else start_by
         if steps != 0 and now + costs.predict(Stage.DECODE, len(state.running)) <= until:
@@ -170,15 +177,28 @@ def _start_texts(state: SchedulerState, now: float, start_by: float, costs: Cost
         chosen.append(request.request_id)
     if not chosen:
         return None
-    # A text must not push out others for a fresher frame: without a free frame slot it takes the frame there is.
+    # A text must not push out others for a fresher frame: it waits until they end, or an action brings a new frame.
     if prefill and not state.free_frames:
         return None
     return CyclePlan(prefill=prefill, start=tuple(chosen))
 
 
-def _make_room(state: SchedulerState, prefill: bool) -> tuple[tuple[int, FinishReason], ...]:
+def _superseded(deadlines: tuple[float, ...], now: float, lead: float) -> int:
+    """
+    Return how many deadlines to give up: those that are past when the next one is due as well.
+
+    Under overload one chunk for the newest of them serves better than one for each. A deadline that is past alone is
+    served late, for that costs nothing.
+    """
+    skip = 0
+    while skip + 1 < len(deadlines) and deadlines[skip] < now and now >= deadlines[skip + 1] - lead:
+        skip += 1
+    return skip
+
+
+def _make_room(state: SchedulerState) -> tuple[tuple[int, FinishReason], ...]:
     """End the texts of the oldest frame when the action's prefill would find no frame slot."""
-    if not prefill or state.free_frames or not state.running:
+    if state.action_prefilled or not state.can_act or state.free_frames or not state.running:
         return ()
-    oldest = min(r.frame_number for r in state.running)
-    return tuple((r.request_id, FinishReason.FRAME_BUDGET) for r in state.running if r.frame_number == oldest)
+    oldest = min(r.frame for r in state.running)
+    return tuple((r.request_id, FinishReason.FRAME_BUDGET) for r in state.running if r.frame == oldest)

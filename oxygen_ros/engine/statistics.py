@@ -85,6 +85,7 @@ class Statistics:
     def decoded(self, now: float, tokens: int) -> None:
         """Take in the tokens of one step."""
         self.counters.tokens += tokens
+        self._windows.trim(now)
         self._windows.tokens.append((now, tokens))
 
     def snapshot(self, now: float, **state: float) -> EngineStatus:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 from typing import TextIO
+
+logger = logging.getLogger(__name__)
 
 
 class Tracer:
     """
     Writes one JSON event per line as they happen, inside the array that the trace format wants.
 
-    The format allows a missing end of the array, so that the file of a killed process can be opened too.
+    The format allows a missing end of the array, so that the file of a killed process can be opened too. A full disk
+    ends the trace, not the engine.
 
     :param path: file to write; None records nothing. :param max_events: stop writing after so many, to bound the file.
     """
@@ -35,15 +39,22 @@ class Tracer:
 
     def close(self) -> None:
         """Flush and close the file."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        file, self._file = self._file, None
+        if file is not None:
+            try:
+                file.close()
+            except OSError as error:
+                logger.warning('the end of the trace cannot be written: %s', error)
 
     def _write(self, event: dict) -> None:
-        self._file.write(json.dumps(event) + ',\n')
-        self._left -= 1
-        if self._left == 0:
-            self.close()
+        try:
+            self._file.write(json.dumps(event) + ',\n')
+            self._left -= 1
+            if self._left == 0:
+                self.close()
+        except OSError as error:
+            logger.warning('the trace ends here, it cannot be written: %s', error)
+            self._file = None
 
 
 def read_trace(path: str | Path) -> list[dict]:

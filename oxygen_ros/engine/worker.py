@@ -7,20 +7,20 @@ only, between `start` and `stop`. `emit`, the outbox, is called in the worker th
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-import logging
-import math
-import threading
-import time
 
 from oxygen_ros.engine.engine import Engine
 
 logger = logging.getLogger(__name__)
 
 Command = Callable[[Engine], object]
+
+LONGEST_SLEEP = 60.0  # seconds; threads refuse to wait for times that are out of their range
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Worker:
         return self._thread.is_alive()
 
     def post(self, command: Command) -> None:
-        """Have a command run with the engine, soon: before the next decode step at the latest. An error ends the worker."""
+        """Have a command run with the engine, before the next decode step at the latest. An error ends the worker."""
         self._put(command, None)
 
     def call(self, command: Command) -> Future:
@@ -104,8 +104,8 @@ class Worker:
         return True
 
     def _drain(self) -> None:
-        while self._inbox:
-            command, future = self._inbox.popleft()
+        while not self._stopping and (item := self._next()) is not None:
+            command, future = item
             if future is None:
                 command(self._engine)
             elif future.set_running_or_notify_cancel():
@@ -117,10 +117,13 @@ class Worker:
     def _sleep(self, until: float) -> None:
         with self._arrived:
             if not self._inbox and not self._stopping:
-                self._arrived.wait(None if math.isinf(until) else max(0.0, until - time.monotonic()))
+                self._arrived.wait(min(max(0.0, until - self._engine.clock()), LONGEST_SLEEP))
+
+    def _next(self) -> tuple[Command, Future | None] | None:
+        with self._arrived:
+            return self._inbox.popleft() if self._inbox else None
 
     def _cancel_rest(self) -> None:
-        while self._inbox:
-            _, future = self._inbox.popleft()
-            if future is not None:
-                future.cancel()
+        while (item := self._next()) is not None:
+            if item[1] is not None:
+                item[1].cancel()

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import nn
 import torch.nn.functional as F
+from torch import nn
 
-from oxygen_ros.engine.attention import attend_branches, BranchBatch, make_batch
+from oxygen_ros.engine.attention import BranchBatch, attend_branches, make_batch
 from oxygen_ros.engine.kv_cache import UnifiedKVCache
 from oxygen_ros.models.layers import rms_norm, rotary_table, rotate
 

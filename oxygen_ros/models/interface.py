@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from oxygen_ros.engine.kv_cache import CacheSpec, ExtraSpec, UnifiedKVCache
+from oxygen_ros.errors import ConfigError
 from oxygen_ros.observation import Observation
 
 
@@ -25,7 +26,7 @@ class ModelSpec:
 
     :param weights: where the weights come from, for people: 'random, seed 0' or a path.
     :param random_weights: True if no output means anything.
-    :param prefix_tokens: most tokens of a prefix.
+    :param prefix_tokens: most tokens of a prefix. :param branch_tokens: most tokens of a branch.
     :param horizon: actions per chunk.
     :param action_dim: numbers per action in model space, padding included.
     :param action_period: seconds between two actions of a chunk.
@@ -46,6 +47,7 @@ class ModelSpec:
     head_dim: int
     vocabulary: int
     prefix_tokens: int
+    branch_tokens: int
     horizon: int
     action_dim: int
     action_period: float
@@ -60,7 +62,14 @@ class ModelSpec:
     frame_extras: Mapping[str, ExtraSpec] = field(default_factory=dict)
 
     def cache_spec(self, frames: int, branches: int, branch_tokens: int) -> CacheSpec:
-        """Return the cache that this model needs for so many frames and branches."""
+        """
+        Return the cache that this model needs for so many frames and branches.
+
+        :raises ConfigError: the model has no positions for branches of so many tokens.
+        """
+        if branch_tokens > self.branch_tokens:
+            raise ConfigError(f'branch_tokens is {branch_tokens}, model {self.name!r} has positions for '
+                              f'{self.branch_tokens}: lower it')
         return CacheSpec(self.layers, self.kv_heads, self.head_dim, self.prefix_tokens, self.horizon, branch_tokens,
                          frames, branches, self.dtype, self.device, self.frame_extras)
 

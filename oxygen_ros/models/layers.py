@@ -14,9 +14,9 @@ def rms_norm(x: torch.Tensor, scale: torch.Tensor | None) -> torch.Tensor:
     """
     Root-mean-square norm over the last axis, computed in float32, returned in the dtype of x.
 
-    :param scale: float32 [width], the factor itself (Gemma stores w and multiplies by 1 + w), or None.
+    :param scale: [width], the factor itself (Gemma stores w and multiplies by 1 + w), or None.
     """
-    return F.rms_norm(x.float(), (x.shape[-1],), scale, RMS_EPSILON).to(x.dtype)
+    return F.rms_norm(x.float(), (x.shape[-1],), None if scale is None else scale.float(), RMS_EPSILON).to(x.dtype)
 
 
 def modulated_norm(x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:

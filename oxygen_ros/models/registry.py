@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-import importlib
 from pathlib import Path
 
 import torch
@@ -53,12 +53,14 @@ def read_model_file(name_or_path: str) -> ModelFile:
     path = config_file('models', name_or_path)
     try:
         content = yaml.safe_load(path.read_text(encoding='utf-8'))
-    except yaml.YAMLError as error:
-        raise ConfigError(f'model file {path} is not valid YAML: {error}') from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f'model file {path} is not valid YAML: {" ".join(str(error).split())}') from error
+    except OSError as error:
+        raise ConfigError(f'model file {path} cannot be read: {error.strerror}') from error
     missing = [key for key in ('family', 'layout') if not isinstance(content, dict) or key not in content]
     if missing:
         raise ConfigError(f'model file {path} lacks {" and ".join(missing)}')
-    if content['family'] not in FAMILIES:
+    if str(content['family']) not in FAMILIES:
         raise ConfigError(f'model file {path}: unknown family {content["family"]!r}: choose one of {sorted(FAMILIES)}')
     return ModelFile(path.stem, content['family'], content['layout'], content)
 
@@ -78,7 +80,7 @@ def load_model(file: ModelFile, options: LoadOptions) -> VLAModel:
         return importlib.import_module(FAMILIES[file.family]).load(file.content, options)
     except KeyError as error:
         raise ConfigError(f'model file {file.name} lacks the key {error}') from error
-    except (TypeError, ValueError) as error:
+    except (AttributeError, TypeError, ValueError) as error:
         raise ConfigError(f'model file {file.name}: {error}') from error
 
 

@@ -7,9 +7,10 @@ actions and texts mean nothing; `ModelSpec.random_weights` says so and every nod
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
 import math
 import zlib
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -26,9 +27,12 @@ from oxygen_ros.models.siglip import VisionConfig
 from oxygen_ros.models.tokenizer import WordTokenizer
 from oxygen_ros.perception.resize import resize_with_pad
 
+logger = logging.getLogger(__name__)
+
 CONTROLS = ('bos', 'eos', 'state', 'speech', 'answer', 'memory', 'reply')
 STATE_BINS = 256
-BRANCH_POSITIONS = 512  # longest branch that positions are prepared for
+LONGEST_TOKEN = 32  # characters per token that are looked at
+BRANCH_POSITIONS = 4096  # longest branch that positions are prepared for
 
 
 class TinyModel:
@@ -42,11 +46,13 @@ class TinyModel:
     :param config: parsed `config/models/tiny.yaml`.
     """
 
-    def __init__(self, config: Mapping, options: LoadOptions = LoadOptions()) -> None:
+    def __init__(self, config: Mapping, options: LoadOptions | None = None) -> None:
+        options = options or LoadOptions()
         # State values are control tokens: their bins are no text.
         controls = [*CONTROLS, *(f'state{i}' for i in range(-1, STATE_BINS))]
         self.tokenizer = WordTokenizer(config['words'].split(), controls)
         self._prompt_tokens = config['prompt_tokens']
+        self._instruction: tuple[str, list[int]] = '', []  # the last one, encoded
         vision = VisionConfig(**config['vision'])
         prefix_tokens = len(config['cameras']) * vision.tokens + self._prompt_tokens
         network = Pi0Config(vision, GemmaConfig(**config['decoder']), GemmaConfig(**config['expert']),
@@ -66,8 +72,8 @@ class TinyModel:
             name='tiny', weights=f'random, seed {options.seed}' if random else str(options.checkpoint),
             random_weights=random, layers=network.decoder.depth,
             kv_heads=network.decoder.kv_heads, head_dim=network.decoder.head_dim, vocabulary=network.vocabulary,
-            prefix_tokens=prefix_tokens, horizon=network.horizon, action_dim=network.action_dim,
-            action_period=config['action_period'], cameras=tuple(config['cameras']),
+            prefix_tokens=prefix_tokens, branch_tokens=BRANCH_POSITIONS, horizon=network.horizon,
+            action_dim=network.action_dim, action_period=config['action_period'], cameras=tuple(config['cameras']),
             denoise_steps=config['denoise_steps'], stop_tokens=frozenset({eos}),
             # Random weights would spell bytes at random; words at least can be read.
             suppressed_tokens=(*(range(256) if random else ()), *(i for i in control_ids if i != eos)),
@@ -88,7 +94,17 @@ class TinyModel:
         if room < 1:
             raise ConfigError(f'model tiny: a state of {len(state)} numbers leaves no room for the instruction in '
                               f'{self._prompt_tokens} prompt tokens: raise prompt_tokens in the model file')
-        return [control('bos'), *self.tokenizer.encode(instruction)[:room], *tail]
+        return [control('bos'), *self._encode_instruction(instruction)[:room], *tail]
+
+    def _encode_instruction(self, instruction: str) -> list[int]:
+        """Encode once what every prefill needs; what is beyond all room is not even looked at."""
+        if self._instruction[0] != instruction:
+            tokens = self.tokenizer.encode(instruction[:LONGEST_TOKEN * self._prompt_tokens])
+            self._instruction = instruction, tokens
+            if len(instruction) > LONGEST_TOKEN * self._prompt_tokens or len(tokens) > self._prompt_tokens:
+                logger.warning('the instruction of %d characters is cut to fit into prompt_tokens %d', len(instruction),
+                               self._prompt_tokens)
+        return self._instruction[1]
 
     def prefill(self, inputs: PolicyInput, instruction: str, cache: UnifiedKVCache, frame: int) -> None:
         """Write the prefix of an observation into a frame slot; see `VLAModel.prefill`."""

@@ -1,9 +1,9 @@
-"""A small word tokenizer: whole words where it knows them, UTF-8 bytes everywhere else. Loses nothing but lone surrogates."""
+"""A small word tokenizer: whole words where it knows them, UTF-8 bytes elsewhere. Loses nothing but lone surrogates."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 import re
+from collections.abc import Sequence
 
 # A word or a punctuation mark with the blank in front of it, or other white space.
 _PIECE = re.compile(r' ?\w+| ?[^\w\s]|\s')

@@ -40,6 +40,7 @@ class CommandStream:
             return  # the action task reports it; without a start nothing is commanded
         self._buffer.start(here)
         self._limiter.start(here)
+        self._last_ns = None
 
     def push(self, chunk: JointChunk, now_ns: int) -> tuple[PushResult | None, JointTrajectory | None]:
         """

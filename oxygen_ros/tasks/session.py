@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from oxygen_ros.engine.engine import Engine, EngineConfig
+from oxygen_ros.engine.config import EngineConfig
+from oxygen_ros.engine.engine import Engine
 from oxygen_ros.engine.requests import Event, SamplingParams
 from oxygen_ros.engine.trace import Tracer
+from oxygen_ros.errors import ConfigError
 from oxygen_ros.models.registry import DTYPES, LoadOptions, load_model, read_model_file
 from oxygen_ros.robot.chunk_buffer import ChunkBuffer, WhenEmpty
 from oxygen_ros.robot.command_stream import CommandStream
@@ -76,6 +78,8 @@ class Session:
                  tracer: Tracer | None = None) -> None:
         model_file = read_model_file(settings.model)
         robot = load_robot(settings.robot)
+        _check_choice('dtype', settings.dtype, DTYPES)
+        _check_choice('when_empty', settings.when_empty, [choice.value for choice in WhenEmpty])
         options = LoadOptions(Path(settings.checkpoint).expanduser() if settings.checkpoint else None,
                               DTYPES[settings.dtype], settings.device, settings.seed)
         model = load_model(model_file, options)
@@ -102,3 +106,8 @@ class Session:
         self.commands.clear()
         self.sentences.clear()
         self.notes.clear()
+
+
+def _check_choice(name: str, value: str, choices: Iterable[str]) -> None:
+    if value not in choices:
+        raise ConfigError(f'{name} is {value!r}: choose one of {list(choices)}')

@@ -38,6 +38,6 @@ class TextTask:
         request_id = next(self.ids)
         if 'seed' not in sampling:
             # Texts of one task differ, and still the n-th of a run is always the same.
-            params = replace(params, seed=params.seed * 1_000_003 + request_id)
+            params = replace(params, seed=(params.seed * 1_000_003 + request_id) % 2**63)
         return TextRequest(request_id, self.name, text, params, self.priority, now,
                            now + (self.timeout if timeout is None else timeout), self.queue_limit, self.drop_oldest)

@@ -1,0 +1,37 @@
+"""Settings of the engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from oxygen_ros.engine.scheduler import SchedulerConfig
+from oxygen_ros.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """
+    :param max_branches: texts that decode at the same time; :param branch_tokens: most tokens of one (prompt and text).
+    :param max_frames: frames kept; 0 is max_branches + 2, which never has to end a text early.
+    :param kv_budget_mib: hard limit of the KV cache in MiB.
+    :param denoise_steps: flow-matching steps; 0 is the model's default. :param seed: of the action noise.
+    :param max_frame_age: seconds (of the observation clock) beyond which no action is made from a frame.
+    :param stream_interval: shortest time in seconds between two pieces of one text; the first comes at once.
+    :raises ConfigError: a value is out of range.
+    """
+
+    scheduler: SchedulerConfig = SchedulerConfig()
+    max_branches: int = 8
+    branch_tokens: int = 128
+    max_frames: int = 0
+    kv_budget_mib: float = 1024.0
+    denoise_steps: int = 0
+    seed: int = 0
+    max_frame_age: float = 0.5
+    stream_interval: float = 0.05
+
+    def __post_init__(self) -> None:
+        for name, least in (('max_branches', 1), ('branch_tokens', 8), ('max_frames', 0), ('denoise_steps', 0),
+                            ('max_frame_age', 0), ('stream_interval', 0)):
+            if not getattr(self, name) >= least:
+                raise ConfigError(f'engine: {name} is {getattr(self, name)}, must be at least {least}')

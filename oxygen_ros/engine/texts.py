@@ -1,0 +1,152 @@
+"""The texts of the engine: queues them, starts them on frames, decodes all that run in one batch."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import torch
+
+from oxygen_ros.engine.config import EngineConfig
+from oxygen_ros.engine.cost_model import Stage
+from oxygen_ros.engine.kv_cache import UnifiedKVCache
+from oxygen_ros.engine.meter import Meter
+from oxygen_ros.engine.requests import AdmissionError, Event, FinishReason, Refusal, TextRequest
+from oxygen_ros.engine.sampling import choose_tokens
+from oxygen_ros.engine.statistics import Statistics
+from oxygen_ros.engine.text_stream import TextStream
+from oxygen_ros.models.interface import PolicyInput, VLAModel
+
+logger = logging.getLogger(__name__)
+
+LONGEST_TOKEN = 32  # characters per token of a branch that a text may have before it is refused unread
+
+
+class Texts:
+    """
+    Texts that wait and texts that run, the latter ascending by slot.
+
+    A request that makes the model raise ends with ERROR; the others go on.
+    """
+
+    def __init__(self, model: VLAModel, cache: UnifiedKVCache, meter: Meter, config: EngineConfig,
+                 statistics: Statistics, emit: Callable[[Event], None]) -> None:
+        self._model, self._cache, self._meter, self._config = model, cache, meter, config
+        self._statistics, self._emit = statistics, emit
+        self._suppressed = (torch.tensor(model.spec.suppressed_tokens, device=model.spec.device)
+                            if model.spec.suppressed_tokens else None)
+        self.waiting: list[TextStream] = []
+        self.running: list[TextStream] = []
+
+    def submit(self, request: TextRequest) -> None:
+        """Queue a text; see `Engine.submit`."""
+        if any(stream.request.request_id == request.request_id for stream in (*self.waiting, *self.running)):
+            raise ValueError(f'request id {request.request_id} is in use')
+        most, longest = self._config.branch_tokens, LONGEST_TOKEN * self._config.branch_tokens
+        if len(request.text) > longest:  # never tokenized, for that takes long
+            raise AdmissionError(Refusal.PROMPT_TOO_LONG, f'the text has {len(request.text)} characters, at most '
+                                 f'{longest} are looked at: shorten it or raise branch_tokens')
+        prompt = self._model.branch_prompt(request.task, request.text)
+        if len(prompt) >= most:
+            raise AdmissionError(Refusal.PROMPT_TOO_LONG, f'the prompt has {len(prompt)} tokens, a branch holds '
+                                 f'{most}: shorten the text or raise branch_tokens')
+        queued = [stream for stream in self.waiting if stream.request.task == request.task]
+        if len(queued) >= request.queue_limit:
+            if not request.drop_oldest:
+                raise AdmissionError(Refusal.QUEUE_FULL, f'{len(queued)} requests of task {request.task} wait already: '
+                                     'ask less often or give text more time')
+            self._statistics.counters.notes_dropped += 1
+            self.finish(min(queued, key=lambda stream: stream.request.arrived), FinishReason.DROPPED,
+                        f'a newer request of task {request.task} took its place')
+        self.waiting.append(TextStream(request, prompt, self._model.tokenizer))
+
+    def find(self, request_id: int) -> list[TextStream]:
+        """Return the stream of a request, or all with id 0."""
+        return [s for s in (*self.waiting, *self.running) if request_id in (0, s.request.request_id)]
+
+    def expired(self, now: float) -> bool:
+        """Whether the time limit of any text is over."""
+        return any(stream.expired(now) for stream in (*self.waiting, *self.running))
+
+    def start(self, streams: list[TextStream], frame: int, inputs: PolicyInput) -> None:
+        """Start waiting texts on a frame: extend all their prompts at once."""
+        for stream in streams:
+            stream.start(self._cache.open_branch(frame), inputs)
+            self.waiting.remove(stream)
+            self.running.append(stream)
+        self.running.sort(key=lambda stream: stream.slot)
+        unprompted = [stream for stream in streams if not stream.prompt]
+        prompted = sorted((stream for stream in streams if stream.prompt), key=lambda stream: stream.slot)
+        if unprompted:
+            self._begin_unprompted(unprompted, frame)
+        if prompted:
+            self._extend(Stage.EXTEND, prompted, [stream.prompt for stream in prompted])
+
+    def step(self) -> None:
+        """Decode one token of every running text."""
+        self._extend(Stage.DECODE, list(self.running), [[stream.last_token] for stream in self.running])
+
+    def fail(self, stream: TextStream, error: Exception) -> None:
+        """End a text that made the model raise."""
+        logger.error('request %d failed', stream.request.request_id, exc_info=error)
+        self.finish(stream, FinishReason.ERROR, f'{type(error).__name__}: {error}')
+
+    def finish(self, stream: TextStream, reason: FinishReason, message: str = '') -> None:
+        """End a text; its slot is free at once."""
+        if stream in self.waiting:
+            self.waiting.remove(stream)
+        else:
+            self.running.remove(stream)
+            self._cache.close_branch(stream.slot, wipe=reason is FinishReason.ERROR)
+        ended_itself = reason in (FinishReason.STOP, FinishReason.LENGTH)
+        self._statistics.counters.texts_finished += ended_itself
+        self._statistics.counters.texts_unfinished += not ended_itself
+        self._emit(stream.take(self._meter.clock(), reason, message))
+
+    def _begin_unprompted(self, streams: list[TextStream], frame: int) -> None:
+        """Choose the first token of texts without a prompt: it is read from the prefix."""
+        try:
+            logits = self._model.prefix_logits(self._cache, frame)
+        except Exception as error:  # noqa: B902 - as in _extend
+            for stream in streams:
+                self.fail(stream, error)
+            return
+        self._hand_out(streams, self._choose(streams, logits.expand(len(streams), -1).clone()))
+
+    def _extend(self, stage: Stage, streams: list[TextStream], tokens: list[list[int]]) -> None:
+        """Add tokens to the branches of streams, choose the next token of each and hand out new text."""
+        start = self._meter.clock()
+        try:
+            logits = self._model.extend(self._cache, [stream.slot for stream in streams], tokens)
+        except Exception as error:  # noqa: B902 - whatever a model raises, the other requests go on
+            if len(streams) == 1:
+                self.fail(streams[0], error)
+            else:
+                # Lengths advance only after success, so that each can be tried again alone.
+                for stream, row in zip(streams, tokens):
+                    self._extend(stage, [stream], [row])
+            return
+        chosen = self._choose(streams, logits)  # part of the step: sampling takes its time too
+        self._meter.measured(stage, sum(map(len, tokens)), start, branches=len(streams))
+        self._hand_out(streams, chosen)
+
+    def _choose(self, streams: list[TextStream], logits: torch.Tensor) -> list[int | None]:
+        return choose_tokens([stream.sampler for stream in streams], logits, self._suppressed)
+
+    def _hand_out(self, streams: list[TextStream], tokens: list[int | None]) -> None:
+        """Take in the next token of each stream; hand out new text, or the end."""
+        now = self._meter.clock()
+        self._statistics.decoded(now, len(streams))
+        for stream, token in zip(streams, tokens):
+            if token is None:
+                self.finish(stream, FinishReason.ERROR, 'the logits of the model are NaN or infinite')
+                continue
+            if token in self._model.spec.stop_tokens:
+                self.finish(stream, FinishReason.STOP)
+                continue
+            stream.push(token)
+            # The token just chosen takes a place of the branch when it is fed back.
+            if stream.tokens >= stream.request.sampling.max_tokens or self._cache.branch_room(stream.slot) < 1:
+                self.finish(stream, FinishReason.LENGTH)
+            elif stream.due(now, self._config.stream_interval):
+                self._emit(stream.take(now))
