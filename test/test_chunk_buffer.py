@@ -266,6 +266,8 @@ def test_hold_stops_at_once_and_a_newer_chunk_goes_on_from_there():
         assert command.source is CommandSource.HOLD
         assert command.positions == pytest.approx([0.25, 0.25])
         assert command.velocities.tolist() == [0, 0]
+    buffer.hold(5500 * MS, np.array([0.2, 0.3]))
+    assert buffer.sample(5500 * MS).positions.tolist() == [0.2, 0.3]
     assert buffer.trajectory(6000 * MS) is None
     assert buffer.push(chunk([0.5, 0.6, 0.7], 6000, frame=2), 6200 * MS) is PushResult.STARTED
     assert buffer.sample(6200 * MS).positions == pytest.approx([0.5, 0.5])

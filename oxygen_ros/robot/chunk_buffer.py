@@ -40,8 +40,8 @@ class ChunkBuffer:
     """
     The chunk in execution, sampled at control rate.
 
-    Each step lasts one period. Steps that lie in the past are skipped as far as the robot was executing meanwhile: while
-    nothing executes it stays where the model saw it, so a chunk that was computed then begins with its first step.
+    Each step lasts one period. Steps that lie in the past are skipped as far as the robot was executing meanwhile.
+    While nothing executes it stays where the model saw it, so a chunk that was computed then begins with its first step.
 
     Not thread safe: push, sample and the rest belong to one thread.
 
@@ -127,13 +127,19 @@ class ChunkBuffer:
         self._offset, self._offset_velocity = positions - target, velocities - target_velocity
         return PushResult.BLENDED if executing else PushResult.STARTED
 
-    def hold(self, now_ns: int) -> None:
-        """Stop where the command is now, and drop the rest of the chunk."""
+    def hold(self, now_ns: int, positions: np.ndarray | None = None) -> None:
+        """
+        Stop, and drop the rest of the chunk.
+
+        :param positions: float64 [joints], rad, to hold; the last command that was really sent, if it was limited on the
+            way. None holds the command of this moment.
+        """
         if self._curve is None:
             return
         now_ns = self._latest_ns = max(now_ns, self._latest_ns)
-        positions, _ = self._at(now_ns)
-        self._curve = Curve(positions[None], now_ns, 1, self._interpolation)
+        if positions is None:
+            positions, _ = self._at(now_ns)
+        self._curve = Curve(positions[None].copy(), now_ns, 1, self._interpolation)
         self._stop_ns = now_ns
         self._offset = self._offset_velocity = np.zeros(len(self.names))
 

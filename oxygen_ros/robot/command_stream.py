@@ -69,7 +69,7 @@ class CommandStream:
 
     def stop(self, now_ns: int) -> None:
         """Hold the present command and accept no chunk until `resume`."""
-        self._buffer.hold(now_ns)
+        self._buffer.hold(now_ns, self._limiter.last)  # the limiter may be behind the chunk: do not catch up
         self.stopped = True
 
     def resume(self) -> None:

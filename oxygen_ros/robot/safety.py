@@ -101,6 +101,11 @@ class SafetyLimiter:
         self._max_step_ns = max_step_ns
         self._previous: np.ndarray | None = None
 
+    @property
+    def last(self) -> np.ndarray | None:
+        """Positions of the last command, float64 [joints]; those of `start` before the first, None before `start`."""
+        return self._previous
+
     def start(self, positions: np.ndarray) -> None:
         """
         Say where the robot is before the first command.

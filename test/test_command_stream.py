@@ -1,0 +1,87 @@
+"""From chunks to safe commands, with the stop latch."""
+
+import numpy as np
+import pytest
+
+from oxygen_ros.robot.chunk import JointChunk
+from oxygen_ros.robot.chunk_buffer import ChunkBuffer, PushResult
+from oxygen_ros.robot.command_stream import CommandStream
+from oxygen_ros.robot.robot_file import load_robot
+
+MS = 1_000_000
+NAMES = ('waist_yaw_joint', 'left_elbow_joint')
+ROBOT = load_robot('unitree_g1')
+
+
+@pytest.fixture
+def stream():
+    return CommandStream(ROBOT, ChunkBuffer(NAMES))
+
+
+def chunk(positions, start_ms, frame=1):
+    return JointChunk(NAMES, np.tile(positions, (10, 1)), start_ms * MS, 100 * MS, frame, start_ms * MS)
+
+
+def commands(stream, start_ms, count=50):
+    """Return the positions sent at 50 Hz."""
+    return np.array([stream.command((start_ms + 20 * i) * MS)[1].positions for i in range(count)])
+
+
+def test_nothing_is_commanded_without_measured_positions(stream):
+    assert stream.push(chunk([0.1, 0.1], 0), 0) == (PushResult.NOT_STARTED, None)
+    stream.measured(('waist_yaw_joint',), np.zeros(1))  # a joint is missing
+    assert stream.push(chunk([0.1, 0.1], 0), 0) == (PushResult.NOT_STARTED, None)
+    assert stream.command(20 * MS) is None
+
+
+def test_commands_begin_at_the_position_measured_last_and_keep_the_velocity_limit(stream):
+    stream.measured(NAMES, np.array([1.0, 1.0]))
+    stream.measured(NAMES[::-1], np.array([0.5, -0.5]))  # moved by hand before the first chunk; joints in another order
+    stream.push(chunk([0.5, 0.5], 100), 100 * MS)
+    positions = commands(stream, 100)
+    assert positions[0] == pytest.approx([-0.5, 0.5])
+    speed = np.abs(np.diff(positions, axis=0)).max(axis=0) / 0.02
+    assert (speed <= [joint.velocity + 1e-9 for joint in ROBOT.select(NAMES)]).all()
+    assert positions[-1][0] > 0.3
+
+
+def test_positions_measured_while_moving_do_not_disturb(stream):
+    stream.measured(NAMES, np.zeros(2))
+    stream.push(chunk([0.1, 0.1], 0), 0)
+    before = commands(stream, 0)[-1]
+    stream.measured(NAMES, np.ones(2))
+    assert stream.command(1020 * MS)[1].positions == pytest.approx(before)
+
+
+def test_stop_holds_at_once_until_resume(stream):
+    stream.measured(NAMES, np.zeros(2))
+    stream.push(chunk([0.5, 0.5], 0), 0)
+    moving = commands(stream, 0, 5)[-1]
+    stream.stop(80 * MS)
+    assert stream.push(chunk([0.5, 0.5], 90, frame=2), 90 * MS) == (None, None)
+    held = commands(stream, 100)
+    assert held == pytest.approx(np.tile(moving, (50, 1)))  # although the velocity limit made it lag behind the chunk
+    stream.resume()
+    assert stream.push(chunk([0.5, 0.5], 1200, frame=3), 1200 * MS)[0] is PushResult.STARTED
+
+
+def test_trajectory_is_limited_like_the_commands(stream):
+    stream.measured(NAMES, np.zeros(2))
+    result, trajectory = stream.push(chunk([9.0, 9.0], 0), 0)
+    assert result is PushResult.STARTED
+    limits = np.array([joint.upper for joint in ROBOT.select(NAMES)])
+    assert (trajectory.positions <= limits).all()
+    assert trajectory.positions[0] == pytest.approx([0, 0])
+    assert trajectory.velocities[-1].tolist() == [0, 0]
+
+
+def test_clear_begins_anew_and_keeps_a_stop(stream):
+    stream.measured(NAMES, np.zeros(2))
+    stream.push(chunk([0.1, 0.1], 5000), 5000 * MS)
+    stream.stop(5000 * MS)
+    stream.clear()
+    assert stream.command(5020 * MS) is None
+    assert stream.stopped
+    stream.resume()
+    stream.measured(NAMES, np.zeros(2))
+    assert stream.push(chunk([0.1, 0.1], 10), 10 * MS)[0] is PushResult.STARTED  # the clock went back
