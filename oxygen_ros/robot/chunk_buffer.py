@@ -41,7 +41,7 @@ class ChunkBuffer:
     The chunk in execution, sampled at control rate.
 
     Each step lasts one period. Steps that lie in the past are skipped as far as the robot was executing meanwhile.
-    While nothing executes it stays where the model saw it, so a chunk that was computed then begins with its first step.
+    While nothing executes, it stays where the model saw it: a chunk that was computed then begins with its first step.
 
     Not thread safe: push, sample and the rest belong to one thread.
 
@@ -131,8 +131,8 @@ class ChunkBuffer:
         """
         Stop, and drop the rest of the chunk.
 
-        :param positions: float64 [joints], rad, to hold; the last command that was really sent, if it was limited on the
-            way. None holds the command of this moment.
+        :param positions: float64 [joints], rad, to hold: the last command that was really sent, if it was limited on
+            the way. None holds the command of this moment.
         """
         if self._curve is None:
             return
