@@ -270,6 +270,12 @@ def test_system_clock_set_back_does_not_block():
     assert feed(sync, 'a', 0, now=50_000) is not None
 
 
+def test_rate_counts_stamps_so_that_late_arrival_costs_no_frame():
+    sync = make('a', rate_hz=10.0)
+    arrivals = np.maximum.accumulate(np.arange(50) * 100 + np.random.default_rng(0).integers(0, 300, 50))
+    assert all(feed(sync, 'a', 100 * index, now=int(arrival)) for index, arrival in enumerate(arrivals))
+
+
 def test_picture_that_does_not_decode_is_counted_and_the_others_wait_for_the_next():
     def broken():
         raise ImageError(ImageFault.TRUNCATED, 'half a picture')

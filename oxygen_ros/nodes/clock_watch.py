@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from rclpy.clock import Clock, ClockType, JumpThreshold
+from rclpy.clock import Clock, ClockType, JumpThreshold, TimeJump
 from rclpy.duration import Duration
 from rclpy.node import Node
 
@@ -38,10 +38,10 @@ class ClockWatch:
         """Tell whether the time is simulated and has not started."""
         return self._node.get_clock().ros_time_is_active and self._node.get_clock().now().nanoseconds == 0
 
-    def _jumped(self, jump: dict) -> None:
-        if jump['delta'] < 0:
+    def _jumped(self, jump: TimeJump) -> None:
+        if jump.delta.nanoseconds < 0:
             self._node.get_logger().warning(
-                f'clock jumped back by {-jump["delta"] / 1e9:.3f} s: everything from before it is dropped')
+                f'clock jumped back by {-jump.delta.nanoseconds / 1e9:.3f} s: everything from before it is dropped')
         self._on_jump_back()
 
     def _check(self) -> None:

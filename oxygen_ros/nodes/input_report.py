@@ -20,6 +20,7 @@ from oxygen_ros.perception.synchronizer import JOINTS, FrameSynchronizer, SyncEv
 FRAMES = 'frames'
 EVENT_SECONDS = 3.0      # after the last event of a kind it counts as over
 STATE_SECONDS = 0.5      # states are raised anew by every report, so the next one ends them
+OLD_SECONDS = 10.0       # behind the clock: no delay, but another clock
 DISCOVERY_SECONDS = 3.0  # before an input that never came is reported
 
 # What an event says about its input, and how bad it is.
@@ -93,9 +94,12 @@ class InputReport:
         elif zero_stamp and self._synchronizer.counters[name][SyncEvent.RECEIVE_TIME]:
             self._alarm(name, SyncEvent.RECEIVE_TIME.value, *EVENT_TEXTS[SyncEvent.RECEIVE_TIME])
 
-    def frame(self, number: int, joints: JointSnapshot) -> None:
-        """Note a frame that was published."""
+    def frame(self, number: int, age_s: float, joints: JointSnapshot) -> None:
+        """Note a frame that was published; its age is node clock minus stamp."""
         self._arrivals[FRAMES].add(time.monotonic())
+        if age_s > OLD_SECONDS:
+            self._alarm(FRAMES, 'old', Level.WARN, f'stamps are {age_s:.0f} s behind the node clock, nothing will act '
+                        'on them: synchronise the clocks; play recordings with a clock and use_sim_time, or restamped')
         self._number = number
         self._joints = joints
 
@@ -105,9 +109,12 @@ class InputReport:
 
     def _alarm(self, name: str, reason: str, level: Level, text: str, lasts_s: float = EVENT_SECONDS) -> None:
         title = f'{self._inputs[name].title} ({self._inputs[name].place})' if name in self._inputs else name
-        if self._alarms.raise_alarm(name, reason, level, f'{title}: {text}', time.monotonic(), lasts_s):
-            log = self._node.get_logger().error if level is Level.ERROR else self._node.get_logger().warning
-            log(f'{title}: {text}')
+        if not self._alarms.raise_alarm(name, reason, level, f'{title}: {text}', time.monotonic(), lasts_s):
+            return
+        if level is Level.ERROR:  # rclpy wants a line of code of its own for each severity
+            self._node.get_logger().error(f'{title}: {text}')
+        else:
+            self._node.get_logger().warning(f'{title}: {text}')
 
     def _report(self) -> None:
         now_s = time.monotonic()
@@ -146,7 +153,7 @@ class InputReport:
                 return (f'node {publisher.node_name!r} publishes {publisher.topic_type} there, not {item.type_name}: '
                         'set the parameter camera_types, or the topic')
             compatibility, reason = qos_check_compatible(publisher.qos_profile, item.qos)
-            if compatibility is QoSCompatibility.ERROR:
+            if compatibility == QoSCompatibility.ERROR:
                 return (f'QoS of its publisher {publisher.node_name!r} does not match: {reason.strip().rstrip(";.")}: '
                         f'set the parameters qos_overrides.{item.place}.subscription.*')
         return 'it has a publisher, but no message comes: check that the publisher is at work, and the network'

@@ -138,12 +138,13 @@ class PerceptionNode(Node):
         self._report.message(JOINTS, event, zero_stamp=stamp_ns <= 0)
 
     def _publish(self) -> None:
-        frame = self._synchronizer.take(self.get_clock().now().nanoseconds)
+        now_ns = self.get_clock().now().nanoseconds
+        frame = self._synchronizer.take(now_ns)
         if frame is None:
             return
         details = FrameDetails(frame.image_stamps, frame.image_tf_frames, frame.joints.stamp_ns)
         self._frames.publish(frame_to_msg(frame.observation, details))
-        self._report.frame(frame.observation.number, frame.joints)
+        self._report.frame(frame.observation.number, (now_ns - frame.observation.stamp_ns) / 1e9, frame.joints)
 
 
 def _decode_and_resize(decode: Callable[[], np.ndarray], height: int, width: int) -> np.ndarray:

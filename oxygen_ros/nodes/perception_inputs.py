@@ -18,7 +18,8 @@ PARAMETERS = (
     NodeParameter('robot', 'unitree_g1', 'Robot file: gives joints, and cameras where none are given. '
                   'Empty: only what the other parameters name.'),
     NodeParameter('cameras', (), 'Names of the cameras, as the model knows them. Empty: all cameras of the robot.'),
-    NodeParameter('camera_topics', (), 'Image topics, one per camera. Empty: those of the robot.'),
+    NodeParameter('camera_topics', (), 'Image topics, one per camera that is no video source. Empty: those of the '
+                  'robot.'),
     NodeParameter('camera_types', ('auto',), 'Message types, one for all cameras or one per camera: Image, '
                   'CompressedImage, or by the topic name (ends in /compressed).', choices=IMAGE_TYPES),
     NodeParameter('missing_cameras', ('required',), 'What a frame does without a picture of a camera, one for all or '
@@ -123,10 +124,13 @@ def _cameras(values: Mapping[str, Any], robot: Robot | None) -> tuple[CameraInpu
         raise ConfigError(f'parameter cameras: names {list(names)} are not unique')
     if unknown := [name for name in sources if name not in names]:
         raise ConfigError(f'parameter video_sources: {unknown[0]!r} is not one of the cameras {list(names)}')
-    if topics and len(topics) != len(names):
-        raise ConfigError(f'parameter camera_topics: {len(topics)} topics for the {len(names)} cameras {list(names)}')
-    topic_of = dict(zip(names, topics)) if topics else dict(robot.cameras) if robot else {}
-    if homeless := [name for name in names if name not in topic_of and name not in sources]:
+    subscribed = [name for name in names if name not in sources]
+    if topics and len(topics) != len(subscribed):
+        raise ConfigError(
+            f'parameter camera_topics: {len(topics)} topics for the {len(subscribed)} cameras {subscribed} that are no '
+            'video source')
+    topic_of = dict(zip(subscribed, topics)) if topics else dict(robot.cameras) if robot else {}
+    if homeless := [name for name in subscribed if name not in topic_of]:
         choices = f', or choose from the cameras {list(robot.cameras)} of robot {robot.name!r}' if robot else ''
         raise ConfigError(f'camera {homeless[0]!r} has no topic: set camera_topics{choices}')
     types = _per_camera('camera_types', values['camera_types'], names)

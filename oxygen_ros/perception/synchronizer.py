@@ -169,7 +169,7 @@ class FrameSynchronizer:
         if len(waiting) > self.options.queue:
             counters[SyncEvent.SKIPPED] += 1
             del waiting[0]
-        if waiting[-1] is picture and self._is_due(now_ns) and self._partners_alive(camera, now_ns):
+        if waiting[-1] is picture and self._is_due(stamp_ns) and self._partners_alive(camera, now_ns):
             self._decode(picture)  # most likely part of the next frame: done before the last picture of it arrives
         return SyncEvent.RECEIVED
 
@@ -203,7 +203,7 @@ class FrameSynchronizer:
             if not pictures:
                 return None
             stamp_ns = max(picture.stamp_ns for picture in pictures.values())
-            if not self._is_due(now_ns) or stamp_ns <= self._frame_stamp_ns:
+            if not self._is_due(stamp_ns) or stamp_ns <= self._frame_stamp_ns:
                 self._consume(pictures, SyncEvent.SKIPPED)
                 continue
             joints = self.joints.snapshot(stamp_ns)
@@ -213,7 +213,7 @@ class FrameSynchronizer:
             if all(decoded):
                 break  # otherwise the bad ones have left their queues: look for a set without them
         self._consume(pictures, SyncEvent.USED)
-        self._due_ns = max(now_ns, self._due_ns) + self._period_ns
+        self._due_ns = max(stamp_ns, self._due_ns) + self._period_ns
         self._frame_stamp_ns = stamp_ns
         self._number += 1
         observation = Observation(
@@ -243,16 +243,14 @@ class FrameSynchronizer:
             return now_ns, None
         return stamp_ns, SyncEvent.FUTURE if stamp_ns > now_ns + self.options.future_ns else None
 
-    def _is_due(self, now_ns: int) -> bool:
+    def _is_due(self, stamp_ns: int) -> bool:
         """
-        Tell whether the rate allows a frame now.
+        Tell whether the rate allows a frame of this stamp. Stamps count, so load and network change nothing.
 
         A frame may come half a period early and the next due time still counts from the old one: so the rate holds on
         average and the jitter of a camera with just this rate costs no frames.
         """
-        if self._due_ns > now_ns + 2 * self._period_ns:  # the system clock was set back
-            self._due_ns = now_ns
-        return now_ns >= self._due_ns - self._period_ns // 2
+        return stamp_ns >= self._due_ns - self._period_ns // 2
 
     def _is_alive(self, name: str, now_ns: int) -> bool:
         arrival_ns = self._arrival_ns[name]
