@@ -58,7 +58,7 @@ class RosGraph:
         """Make a node of the suite in this process; it spins along with the test."""
         from rclpy.parameter import Parameter
         node = node_type(context=self.context, parameter_overrides=[
-            Parameter(name.replace('__', '.'), value=value) for name, value in parameters.items()])
+            Parameter(name, value=value) for name, value in parameters.items()])
         self._executor.add_node(node)
         self._nodes.append(node)
         return node

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import copy
 import functools
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -88,11 +89,11 @@ class PerceptionNode(Node):
         if item.topic:
             return self._subscribe(name, f'camera {name!r}', required, CompressedImage if item.compressed else Image,
                                    item.topic, CAMERA_QOS, functools.partial(self._on_image, name))
-        slot: list[np.ndarray] = []  # the newest picture, left there by the thread of the source
+        slot: deque[np.ndarray] = deque(maxlen=1)  # the newest picture, left there by the thread of the source
         guard = self.create_guard_condition(functools.partial(self._on_video, name, slot))
 
         def store(picture: np.ndarray) -> None:
-            slot[:] = [picture]
+            slot.append(picture)
             guard.trigger()
 
         source = VideoSource(item.source, store, loop)
@@ -119,10 +120,10 @@ class PerceptionNode(Node):
         stamp_ns = time_from_msg(message.header.stamp)
         self._add(camera, stamp_ns, decode, message.header.frame_id)
 
-    def _on_video(self, camera: str, slot: list[np.ndarray]) -> None:
-        pictures, slot[:] = list(slot), []
-        if pictures:
-            self._add(camera, self.get_clock().now().nanoseconds, lambda: pictures[0], '')
+    def _on_video(self, camera: str, slot: deque[np.ndarray]) -> None:
+        if slot:
+            picture = slot.pop()
+            self._add(camera, self.get_clock().now().nanoseconds, lambda: picture, '')
 
     def _add(self, camera: str, stamp_ns: int, decode: Callable[[], np.ndarray], tf_frame: str) -> None:
         if self._config.size:

@@ -46,11 +46,12 @@ class VideoSource:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread and release the device."""
+        """End the thread and release the device, unless a read of it hangs."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(timeout=2.0)
-        self._capture.release()
+        if not self._thread.is_alive():
+            self._capture.release()
 
     def _open(self) -> tuple[cv2.VideoCapture, np.ndarray]:
         """Open the source and read its first picture, the only proof that it works."""
@@ -71,32 +72,28 @@ class VideoSource:
         period = 1.0 / (rate if math.isfinite(rate) and 0.1 <= rate <= 1000.0 else DEFAULT_FILE_RATE)
         due = time.monotonic()
         picture: np.ndarray | None = self._first
-        while not self._stop.is_set():
-            if picture is None and not self._reopen():
-                break
-            if picture is None:
-                picture = self._first
+        while picture is not None and not self._stop.is_set():
             self._on_picture(cv2.cvtColor(picture, cv2.COLOR_BGR2RGB))
             if self._is_file:
                 due = max(due + period, time.monotonic() - period)  # after a delay: on from here, no burst
-                if self._stop.wait(max(0.0, due - time.monotonic())):
-                    break
-            read, picture = self._capture.read()
-            if not read:
-                picture = None
+                self._stop.wait(max(0.0, due - time.monotonic()))
+            picture = self._next()
 
-    def _reopen(self) -> bool:
-        """Start a looped file again, or wait for a lost device. Returns False if there is nothing more to come."""
+    def _next(self) -> np.ndarray | None:
+        """Read the next picture: that of a looped file from its beginning, that of a lost device when it is back."""
+        read, picture = self._capture.read()
+        if read:
+            return picture
         self._capture.release()
         if self._is_file and not self._loop:
             self.problem = f'video file {self.location!r} has ended'
-            return False
+            return None
         while not self._stop.is_set():
             try:
-                self._capture, self._first = self._open()
+                self._capture, picture = self._open()
                 self.problem = ''
-                return True
+                return picture
             except ConfigError as error:
                 self.problem = str(error)
                 self._stop.wait(RETRY_SECONDS)
-        return False
+        return None
