@@ -37,8 +37,9 @@ class BuildInterfaces(build_ext):
         for folder in GENERATED:
             shutil.rmtree(target / folder, ignore_errors=True)  # interfaces that no longer exist
             shutil.copytree(made / folder, target / folder, ignore=shutil.ignore_patterns('*.c', '__pycache__'))
+        for library in target.glob('*.so'):
+            library.unlink()  # not overwritten: a running process may have it mapped
         for library in (*made.glob('*.so'), *(stage / 'lib').glob('*.so')):
-            (target / library.name).unlink(missing_ok=True)  # a running process may have the old file mapped
             shutil.copy2(library, target)
         self.distribution.data_files = [
             (str(path.parent.relative_to(stage)), [str(path)])
