@@ -203,9 +203,9 @@ def test_lifecycle_by_hand_commands_only_while_active(ros_graph, tmp_path):
 def test_random_weights_move_nothing_unless_allowed(ros_graph, tmp_path):
     suite = Suite(ros_graph, tmp_path, 'allow_random_weights:=false')
     suite.wait(lambda: any(status.chunks >= 3 for status in suite.status), 'chunks made')
+    suite.wait(lambda: any('random' in status.message and 'no commands' in status.message
+                           for array in suite.diagnostics for status in array.status), 'diagnostics that say so')
     assert not suite.trajectories and not suite.commands
-    said = [status.message for array in suite.diagnostics for status in array.status if 'state' in status.name]
-    assert any('random' in text and 'no commands' in text for text in said)
     suite.stop()
 
 
