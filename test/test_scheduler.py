@@ -1,0 +1,262 @@
+"""The scheduler alone: what it plans in a given state at a given time, no model and no clock."""
+
+import copy
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oxygen_ros.engine.cost_model import CostModel, Stage
+from oxygen_ros.engine.requests import FinishReason
+from oxygen_ros.engine.scheduler import CyclePlan, Mode, Running, SchedulerConfig, SchedulerState, Waiting, plan_cycle
+from oxygen_ros.errors import ConfigError
+
+ADAPTIVE = SchedulerConfig(margin=0.005)
+EMPTY = SchedulerState(deadlines=(), acting=False, has_observation=True, can_act=True, action_prefilled=False,
+                       text_frame_ready=True, waiting=(), running=(), free_branches=4, free_frames=3)
+
+
+def exact_costs(prefill=0.05, denoise=0.03, extend=0.01, decode=0.01):
+    costs = CostModel()
+    for stage, seconds in ((Stage.PREFILL, prefill), (Stage.DENOISE, denoise), (Stage.EXTEND, extend),
+                           (Stage.DECODE, decode)):
+        costs.observe(stage, 1, seconds)
+        costs.observe(stage, 1000, seconds)
+    for _ in range(60):
+        costs.relax(Stage)
+    return costs
+
+
+COSTS = exact_costs()
+
+
+def waiting(request_id, priority=1, arrived=0.0, tokens=1, expires=None):
+    return Waiting(request_id, (priority, arrived), tokens, expires)
+
+
+# -- actions -----------------------------------------------------------------------------------------------------------
+
+def test_action_begins_at_the_latest_moment_that_meets_its_deadline():
+    state = replace(EMPTY, deadlines=(1.0,))
+    start_by = 1.0 - 0.08 - 0.005
+    assert plan_cycle(state, start_by - 1e-6, COSTS, ADAPTIVE).wait_until == pytest.approx(start_by)
+    assert plan_cycle(state, start_by + 1e-9, COSTS, ADAPTIVE) == CyclePlan(act=True)
+
+
+def test_prefilled_frame_leaves_more_time():
+    state = replace(EMPTY, deadlines=(1.0,), action_prefilled=True)
+    assert plan_cycle(state, 0.95, COSTS, ADAPTIVE).wait_until == pytest.approx(1.0 - 0.03 - 0.005)
+
+
+def test_action_goes_before_any_text():
+    state = replace(EMPTY, deadlines=(1.0,), acting=True, waiting=(waiting(1, priority=0),), running=(Running(2, 1),))
+    plan = plan_cycle(state, 0.95, COSTS, ADAPTIVE)
+    assert plan.act and not plan.start and plan.decode_steps == 0
+
+
+def test_past_deadline_alone_is_served_late_and_only_then():
+    assert plan_cycle(replace(EMPTY, deadlines=(1.0,)), 5.0, COSTS, ADAPTIVE) == CyclePlan(act=True)
+    # The next one has time enough: the late chunk is worth making.
+    assert plan_cycle(replace(EMPTY, deadlines=(1.0, 1.5)), 1.1, COSTS, ADAPTIVE) == CyclePlan(act=True)
+
+
+def test_under_overload_one_chunk_serves_all_deadlines_that_are_due():
+    state = replace(EMPTY, deadlines=(1.0, 1.1, 1.2, 2.0))
+    assert plan_cycle(state, 1.19, COSTS, ADAPTIVE) == CyclePlan(act=True, skip=2)
+    # Not past yet: nothing is given up that may still be met.
+    assert plan_cycle(state, 0.95, COSTS, ADAPTIVE) == CyclePlan(act=True)
+
+
+# -- text --------------------------------------------------------------------------------------------------------------
+
+def test_text_starts_in_order_of_priority_then_arrival():
+    state = replace(EMPTY, waiting=(waiting(1, 2, 0.0), waiting(2, 1, 0.5), waiting(3, 0, 0.9), waiting(4, 1, 0.1)),
+                    free_branches=3)
+    assert plan_cycle(state, 1.0, COSTS, ADAPTIVE).start == (3, 4, 2)
+
+
+def test_text_never_starts_when_its_prompt_would_delay_the_action():
+    state = replace(EMPTY, deadlines=(1.0,), waiting=(waiting(1),), action_prefilled=True)
+    start_by = 1.0 - 0.03 - 0.005
+    assert plan_cycle(state, start_by - 0.0101, COSTS, ADAPTIVE).start == (1,)
+    assert plan_cycle(state, start_by - 0.0099, COSTS, ADAPTIVE) == CyclePlan(wait_until=start_by)
+
+
+def test_text_without_a_recent_frame_needs_time_for_a_prefill_too():
+    state = replace(EMPTY, deadlines=(1.0,), waiting=(waiting(1),), text_frame_ready=False)
+    start_by = 1.0 - 0.08 - 0.005
+    plan = plan_cycle(state, start_by - 0.0601, COSTS, ADAPTIVE)
+    assert (plan.start, plan.prefill) == ((1,), True)
+    assert plan_cycle(state, start_by - 0.0599, COSTS, ADAPTIVE).start == ()
+
+
+def test_as_many_prompts_start_as_fit_into_the_time():
+    costs = CostModel()
+    costs.observe(Stage.EXTEND, 8, 0.008)
+    costs.observe(Stage.EXTEND, 800, 0.8)
+    for _ in range(60):
+        costs.relax(Stage)
+    state = replace(EMPTY, deadlines=(1.0,), waiting=tuple(waiting(i, arrived=i, tokens=40) for i in range(1, 5)))
+    assert plan_cycle(state, 1.0 - 0.005 - 0.13, costs, ADAPTIVE).start == (1, 2, 3)
+
+
+def test_text_waits_without_slot_or_observation():
+    for missing in ({'free_branches': 0}, {'has_observation': False}):
+        state = replace(EMPTY, waiting=(waiting(1, expires=9.0),), **missing)
+        assert plan_cycle(state, 1.0, COSTS, ADAPTIVE) == CyclePlan(wait_until=9.0)
+
+
+def test_text_never_pushes_out_others_for_a_fresher_frame():
+    state = replace(EMPTY, waiting=(waiting(1),), running=(Running(2, 1),), text_frame_ready=False, free_frames=0)
+    plan = plan_cycle(state, 1.0, COSTS, ADAPTIVE)
+    assert (plan.start, plan.end, plan.decode_steps) == ((), (), None)
+
+
+def test_decode_step_that_would_end_too_late_is_not_begun():
+    state = replace(EMPTY, deadlines=(1.0,), running=(Running(1, 1),))
+    start_by = 1.0 - 0.08 - 0.005
+    plan = plan_cycle(state, start_by - 0.0101, COSTS, ADAPTIVE)
+    assert (plan.decode_steps, plan.decode_until) == (None, pytest.approx(start_by))
+    assert plan_cycle(state, start_by - 0.0099, COSTS, ADAPTIVE) == CyclePlan(wait_until=start_by)
+
+
+def test_without_actions_text_decodes_without_limit():
+    plan = plan_cycle(replace(EMPTY, running=(Running(1, 1),)), 1.0, COSTS, ADAPTIVE)
+    assert (plan.decode_steps, plan.decode_until) == (None, math.inf)
+
+
+# -- fixed number of tokens per cycle ----------------------------------------------------------------------------------
+
+FIXED = SchedulerConfig(tokens_per_cycle=5)
+
+
+def test_fixed_tokens_are_decoded_whether_they_fit_or_not():
+    state = replace(EMPTY, deadlines=(1.0,), acting=True, running=(Running(1, 1),), steps_done=2)
+    plan = plan_cycle(state, 0.914, COSTS, FIXED)
+    assert (plan.decode_steps, plan.decode_until) == (3, math.inf)
+
+
+@pytest.mark.parametrize('deadlines', [(1.0,), ()])
+def test_fixed_tokens_are_all_there_is_until_the_next_action(deadlines):
+    """Also while the next deadline has not been set yet."""
+    state = replace(EMPTY, deadlines=deadlines, acting=True, running=(Running(1, 1, expires=7.0),), steps_done=5)
+    plan = plan_cycle(state, 0.5, COSTS, FIXED)
+    assert plan.decode_steps == 0 and plan.wait_until == pytest.approx(0.915 if deadlines else 7.0)
+
+
+def test_fixed_tokens_do_not_bind_when_no_action_is_wanted():
+    state = replace(EMPTY, running=(Running(1, 1),), steps_done=5)
+    assert plan_cycle(state, 0.5, COSTS, FIXED).decode_steps is None
+
+
+# -- the modes of comparison -------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize('mode', [Mode.ISOLATED, Mode.SHARED_KV])
+def test_text_runs_alone_to_its_end_in_the_modes_without_batching(mode):
+    config = SchedulerConfig(mode)
+    two = replace(EMPTY, waiting=(waiting(1), waiting(2)))
+    plan = plan_cycle(two, 1.0, COSTS, config)
+    assert plan.start == (1,) and plan.prefill is (mode is Mode.ISOLATED)
+    busy = replace(two, running=(Running(1, 1),), deadlines=(1.0,), acting=True)
+    assert plan_cycle(busy, 1.5, COSTS, config) == CyclePlan(decode_steps=None)
+    assert plan_cycle(replace(busy, running=()), 1.5, COSTS, config).act
+
+
+# -- ends --------------------------------------------------------------------------------------------------------------
+
+def test_what_has_expired_ends_first_whether_it_waits_or_runs():
+    state = replace(EMPTY, deadlines=(1.0,), waiting=(waiting(1, expires=2.0), waiting(2, expires=3.0)),
+                    running=(Running(3, 1, expires=1.9), Running(4, 1)))
+    assert plan_cycle(state, 2.0, COSTS, ADAPTIVE) == CyclePlan(end=((1, FinishReason.TIMED_OUT),
+                                                                     (3, FinishReason.TIMED_OUT)))
+
+
+def test_waiting_ends_with_the_next_expiry():
+    state = replace(EMPTY, waiting=(waiting(1, expires=3.0),), free_branches=0)
+    assert plan_cycle(state, 1.0, COSTS, ADAPTIVE).wait_until == 3.0
+
+
+SCARCE = replace(EMPTY, deadlines=(1.0,), free_frames=0, running=(Running(1, 7), Running(2, 5), Running(3, 5)))
+
+
+def test_scarce_frames_end_the_texts_of_the_oldest_frame_and_no_others():
+    plan = plan_cycle(SCARCE, 1.0, COSTS, ADAPTIVE)
+    assert plan.act and plan.end == ((2, FinishReason.FRAME_BUDGET), (3, FinishReason.FRAME_BUDGET))
+
+
+@pytest.mark.parametrize('enough', [{'free_frames': 1}, {'action_prefilled': True}, {'can_act': False}])
+def test_no_text_ends_for_a_prefill_that_has_room_or_never_comes(enough):
+    assert plan_cycle(replace(SCARCE, **enough), 1.0, COSTS, ADAPTIVE) == CyclePlan(act=True)
+
+
+def test_settings_out_of_range_are_refused():
+    for wrong in ({'tokens_per_cycle': -1}, {'margin': -0.1}, {'text_frame_age': -1.0}):
+        with pytest.raises(ConfigError):
+            SchedulerConfig(**wrong)
+
+
+# -- whatever the state ------------------------------------------------------------------------------------------------
+
+times = st.floats(0.0, 2.0)
+expiries = st.none() | times
+
+
+@st.composite
+def states(draw):
+    ids = draw(st.lists(st.integers(1, 30), unique=True, max_size=8))
+    cut = draw(st.integers(0, len(ids)))
+    return SchedulerState(
+        deadlines=tuple(sorted(draw(st.lists(times, max_size=4)))), acting=draw(st.booleans()),
+        has_observation=draw(st.booleans()), can_act=draw(st.booleans()), action_prefilled=draw(st.booleans()),
+        text_frame_ready=draw(st.booleans()),
+        waiting=tuple(Waiting(i, (draw(st.integers(0, 2)), draw(times)), draw(st.integers(0, 60)), draw(expiries))
+                      for i in ids[:cut]),
+        running=tuple(Running(i, draw(st.integers(1, 4)), draw(expiries)) for i in ids[cut:]),
+        free_branches=draw(st.integers(0, 4)), free_frames=draw(st.integers(0, 3)), steps_done=draw(st.integers(0, 9)))
+
+
+configs = st.builds(SchedulerConfig, st.sampled_from(Mode), st.sampled_from([0, 0, 4]), st.sampled_from([0.0, 0.01]))
+
+
+@settings(max_examples=300, deadline=None)
+@given(states(), times, configs, st.floats(0.0, 0.3), st.floats(0.0, 0.3), st.floats(0.001, 0.1))
+def test_whatever_the_state_the_plan_keeps_its_promises(state, now, config, prefill, denoise, decode):
+    costs = exact_costs(prefill, denoise, decode, decode)
+    before = copy.deepcopy(state)
+    plan = plan_cycle(state, now, costs, config)
+    assert plan == plan_cycle(state, now, costs, config) and state == before
+    lead = (0 if state.action_prefilled else costs.predict(Stage.PREFILL)) + costs.predict(Stage.DENOISE) + config.margin
+    start_by = state.deadlines[0] - lead if state.deadlines else math.inf
+    alone = config.mode is not Mode.CONTINUOUS_BATCHING
+    decodes = plan.decode_steps is None or plan.decode_steps > 0
+    assert plan.act + bool(plan.start) + decodes <= 1
+    expired = {r.request_id for r in (*state.waiting, *state.running) if r.expires is not None and r.expires <= now}
+    if expired:
+        assert {i for i, reason in plan.end if reason is FinishReason.TIMED_OUT} == expired
+        return
+    # Actions come first at start_by; only the modes that run texts alone keep one waiting.
+    assert plan.act is (now >= start_by and not (alone and state.running))
+    assert 0 <= plan.skip < max(1, len(state.deadlines)) and all(d < now for d in state.deadlines[:plan.skip])
+    if plan.end:
+        assert plan.act and not state.free_frames and not state.action_prefilled and state.can_act
+        assert {reason for _, reason in plan.end} == {FinishReason.FRAME_BUDGET}
+    if plan.start:
+        order = {w.request_id: w.order for w in state.waiting}
+        assert len(plan.start) <= (1 if alone else state.free_branches) and state.has_observation
+        assert all(order[i] <= order[j] for i in plan.start for j in order if j not in plan.start)
+        assert not (plan.prefill and not state.free_frames)
+        assert plan.prefill or state.text_frame_ready
+        if not alone and not config.tokens_per_cycle:
+            tokens = sum(w.prompt_tokens for w in state.waiting if w.request_id in plan.start)
+            cost = plan.prefill * costs.predict(Stage.PREFILL) + costs.predict(Stage.EXTEND, max(1, tokens))
+            assert now + cost <= start_by
+    if decodes and not alone:
+        if config.tokens_per_cycle and state.acting:
+            assert plan.decode_steps + state.steps_done <= config.tokens_per_cycle
+        else:
+            assert plan.decode_until == start_by
+            assert now + costs.predict(Stage.DECODE, len(state.running)) <= start_by
+    if not (plan.act or plan.start or decodes):
+        assert plan.wait_until > now
