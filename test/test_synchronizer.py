@@ -9,15 +9,8 @@ from rosbags.highlevel import AnyReader
 
 from oxygen_ros.perception.images import ImageError, ImageFault, decode_raw
 from oxygen_ros.perception.joint_merger import JointMerger
-from oxygen_ros.perception.synchronizer import (
-    JOINTS,
-    Camera,
-    FrameSynchronizer,
-    MissingPolicy,
-    StampPolicy,
-    SyncEvent,
-    SyncOptions,
-)
+from oxygen_ros.perception.sync_options import JOINTS, Camera, MissingPolicy, StampPolicy, SyncEvent, SyncOptions
+from oxygen_ros.perception.synchronizer import FrameSynchronizer
 
 CASES = Path(__file__).parent / 'data' / 'cases'
 MS = 1_000_000
@@ -298,6 +291,20 @@ def test_only_pictures_of_frames_are_decoded():
                             decode=lambda: decoded.append(1) or np.zeros((1, 1, 3), np.uint8))]
     frames = [frame for frame in frames if frame]
     assert 98 <= len(frames) <= 101 and len(decoded) <= 2 * len(frames) + 2
+
+
+def test_camera_that_lags_behind_still_pairs_and_costs_no_more_decoding():
+    decoded = []
+    sync = make('a', 'b', rate_hz=10.0)
+    frames = []
+    for index in range(300):  # b arrives half a second after a
+        milliseconds = round(index * 1000 / 30)
+        feed(sync, 'a', milliseconds, decode=lambda: decoded.append(1) or np.zeros((1, 1, 3), np.uint8))
+        if index >= 15:
+            frames += [feed(sync, 'b', round((index - 15) * 1000 / 30), now=milliseconds)]
+    frames = [frame for frame in frames if frame]
+    assert len(frames) >= 94 and all(len(set(stamps(frame).values())) == 1 for frame in frames)
+    assert len(decoded) <= 2 * len(frames) + 2
 
 
 def test_joints_are_those_of_the_frame_stamp():

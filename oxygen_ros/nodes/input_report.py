@@ -15,7 +15,8 @@ from rclpy.qos import QoSCompatibility, QoSProfile, qos_check_compatible
 from oxygen_ros.nodes.clock_watch import NO_CLOCK, ClockWatch
 from oxygen_ros.perception.health import Alarms, Arrivals, Level
 from oxygen_ros.perception.joint_merger import JointFault, JointSnapshot
-from oxygen_ros.perception.synchronizer import JOINTS, FrameSynchronizer, SyncEvent
+from oxygen_ros.perception.sync_options import JOINTS, SyncEvent
+from oxygen_ros.perception.synchronizer import FrameSynchronizer
 
 FRAMES = 'frames'
 EVENT_SECONDS = 3.0      # after the last event of a kind it counts as over
@@ -199,7 +200,7 @@ class InputReport:
         elif gap_s > self._synchronizer.options.slop_ns / 1e9:
             why = (f'stamps of the cameras are {gap_s:.3f} s apart, more than the slop of '
                    f'{self._synchronizer.options.slop_ns / 1e9:g} s: synchronise their clocks, set the parameter slop, '
-                   'or stamps to receive')
+                   'raise queue if one lags, or set stamps to receive')
         else:
             why = 'see the inputs'
         self._alarm(FRAMES, 'none', Level.ERROR, f'no frame for {age:.1f} s: {why}', STATE_SECONDS)

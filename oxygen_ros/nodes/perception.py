@@ -33,7 +33,8 @@ from oxygen_ros.perception.images import ImageError
 from oxygen_ros.perception.joint_merger import JointMerger
 from oxygen_ros.perception.resize import resize_with_pad
 from oxygen_ros.perception.sources import VideoSource
-from oxygen_ros.perception.synchronizer import JOINTS, FrameSynchronizer, MissingPolicy, SyncEvent
+from oxygen_ros.perception.sync_options import JOINTS, MissingPolicy, SyncEvent
+from oxygen_ros.perception.synchronizer import FrameSynchronizer
 
 POLL_SECONDS = 0.02  # for frames that come by time, because they do not wait for a camera any longer
 

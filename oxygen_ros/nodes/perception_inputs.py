@@ -8,7 +8,7 @@ from typing import Any
 
 from oxygen_ros.errors import ConfigError
 from oxygen_ros.nodes.parameters import NodeParameter
-from oxygen_ros.perception.synchronizer import Camera, MissingPolicy, StampPolicy, SyncOptions
+from oxygen_ros.perception.sync_options import Camera, MissingPolicy, StampPolicy, SyncOptions
 from oxygen_ros.robot.robot_file import Robot, load_robot
 
 POLICIES = tuple(policy.value for policy in MissingPolicy)
@@ -40,6 +40,7 @@ PARAMETERS = (
     NodeParameter('slop', 0.05, 'Newest minus oldest stamp of the pictures of a frame at most, in seconds.', 0.0, 10.0),
     NodeParameter('wait', 0.05, 'How long a frame waits for cameras that are not required but alive, in seconds.',
                   0.0, 10.0),
+    NodeParameter('queue', 30, 'Pictures of a camera that are kept while they wait for cameras that lag.', 1, 1000),
     NodeParameter('stamps', 'header_or_receive', 'When a message counts as taken: its header stamp (an unset one is '
                   'refused), the same with the time of arrival for unset ones, or always the time of arrival.',
                   choices=tuple(policy.value for policy in StampPolicy)),
@@ -104,6 +105,7 @@ def read_inputs(values: Mapping[str, Any]) -> PerceptionInputs:
         size=(values['image_height'], values['image_width']) if values['image_height'] else None,
         options=SyncOptions(
             slop_ns=_nanoseconds(values['slop']), rate_hz=values['rate'], wait_ns=_nanoseconds(values['wait']),
+            queue=values['queue'],
             future_ns=_nanoseconds(values['future_tolerance']), stamps=StampPolicy(values['stamps']),
             require_joints=values['require_joints'], tf_frame=values['tf_frame']))
 

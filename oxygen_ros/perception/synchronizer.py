@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,80 +12,7 @@ from oxygen_ros.observation import Observation
 from oxygen_ros.perception.images import ImageError, ImageFault
 from oxygen_ros.perception.joint_merger import JointMerger, JointSnapshot
 from oxygen_ros.perception.pairing import Picture, PictureSet, complete, newest_set
-
-JOINTS = 'joint_states'  # key of the joint states in the counters
-
-
-class MissingPolicy(enum.Enum):
-    """What becomes of a frame for which a camera has no picture within the slop."""
-
-    REQUIRED = 'required'  # there is no frame
-    OPTIONAL = 'optional'  # the frame comes without this camera
-    HOLD = 'hold'          # the frame takes the last picture, up to an age; then as OPTIONAL
-
-
-class StampPolicy(enum.Enum):
-    """Which time a message counts as taken at."""
-
-    HEADER = 'header'                        # header stamp; an unset (zero) stamp is refused
-    HEADER_OR_RECEIVE = 'header_or_receive'  # header stamp; time of arrival where it is unset
-    RECEIVE = 'receive'                      # always the time of arrival
-
-
-class SyncEvent(enum.Enum):
-    """What happened to a message; the counters count these per input."""
-
-    RECEIVED = 'received'
-    USED = 'used'                    # it is part of a frame
-    SKIPPED = 'skipped'              # not needed: the rate is lower than the camera's, or a newer picture came first
-    RECEIVE_TIME = 'receive_time'    # its stamp was unset, its arrival counts
-    ZERO_STAMP = 'zero_stamp'        # refused: its stamp was unset
-    FUTURE = 'future'                # refused: its stamp is ahead of the node clock
-    LATE = 'late'                    # refused: a frame with a newer picture of this camera is out already
-    DUPLICATE = 'duplicate'          # refused: same stamp as another picture of this camera
-    NO_CLOCK = 'no_clock'            # refused: the node clock has not started (simulated time)
-    RESTART = 'restart'              # stamps went back by far: everything before it was forgotten
-    UNUSABLE = 'unusable'            # its picture cannot be decoded
-
-
-@dataclass(frozen=True)
-class Camera:
-    """A camera, and what to do when it has no picture."""
-
-    name: str
-    missing: MissingPolicy = MissingPolicy.REQUIRED
-    hold_ns: int = 500_000_000
-
-
-@dataclass(frozen=True)
-class SyncOptions:
-    """
-    How to pair.
-
-    :param slop_ns: newest minus oldest stamp of the pictures of a frame, at most.
-    :param rate_hz: frames per second, at most, on average; 0 gives every pair.
-    :param wait_ns: how long a frame waits for cameras that are not required but alive.
-    :param alive_ns: a camera without a picture for this long is not waited for.
-    :param future_ns: how far a stamp may be ahead of the node clock.
-    :param restart_ns: stamps of one camera that go back by more than this start time anew.
-    :param queue: pictures that are kept per camera.
-    :param require_joints: no frame while a joint is missing.
-    """
-
-    slop_ns: int = 50_000_000
-    rate_hz: float = 10.0
-    wait_ns: int = 50_000_000
-    alive_ns: int = 1_000_000_000
-    future_ns: int = 500_000_000
-    restart_ns: int = 1_000_000_000
-    queue: int = 10
-    require_joints: bool = False
-    stamps: StampPolicy = StampPolicy.HEADER_OR_RECEIVE
-    tf_frame: str = ''
-
-    def __post_init__(self) -> None:
-        if self.slop_ns < 0 or self.rate_hz < 0 or self.queue < 1:
-            raise ValueError(f'slop and rate must not be negative and queue at least 1: {self}')
+from oxygen_ros.perception.sync_options import JOINTS, Camera, MissingPolicy, StampPolicy, SyncEvent, SyncOptions
 
 
 @dataclass(frozen=True)
@@ -169,8 +95,8 @@ class FrameSynchronizer:
         if len(waiting) > self.options.queue:
             counters[SyncEvent.SKIPPED] += 1
             del waiting[0]
-        if waiting[-1] is picture and self._is_due(stamp_ns) and self._partners_alive(camera, now_ns):
-            self._decode(picture)  # most likely part of the next frame: done before the last picture of it arrives
+        if self._is_likely_next(picture, now_ns):
+            self._decode(picture)  # done before the last picture of the frame arrives
         return SyncEvent.RECEIVED
 
     def refuse_image(self, camera: str, error: ImageError) -> None:
@@ -256,9 +182,13 @@ class FrameSynchronizer:
         arrival_ns = self._arrival_ns[name]
         return arrival_ns is not None and now_ns - arrival_ns <= self.options.alive_ns
 
-    def _partners_alive(self, name: str, now_ns: int) -> bool:
-        return all(self._is_alive(camera.name, now_ns) for camera in self.cameras
-                   if camera.missing is MissingPolicy.REQUIRED and camera.name != name)
+    def _is_likely_next(self, picture: Picture, now_ns: int) -> bool:
+        """Tell whether a new picture will most likely be part of the next frame; at most one of a camera at a time."""
+        waiting = self._waiting[picture.camera]
+        return (waiting[-1] is picture and self._is_due(picture.stamp_ns)
+                and all(other.pixels is None for other in waiting)
+                and all(self._is_alive(camera.name, now_ns) for camera in self.cameras
+                        if camera.missing is MissingPolicy.REQUIRED))
 
     def _decode(self, picture: Picture) -> bool:
         """Decode a picture in place; if that fails it is counted and leaves the queue."""
@@ -286,6 +216,7 @@ class FrameSynchronizer:
         if not chosen:
             core = newest_set(self._waiting, required, self.options.slop_ns) if required else self._newest_picture()
             if not core:
+                self._core_since_ns = None
                 return {}
             if self._core_since_ns is None:
                 self._core_since_ns = now_ns
