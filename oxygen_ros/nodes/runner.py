@@ -96,11 +96,11 @@ def run_node(factory: Callable[[], Node], arguments: argparse.Namespace) -> int:
     try:
         with _StopSignals() as signals:
             try:
-                rclpy.init(args=ros_arguments(arguments), signal_handler_options=SignalHandlerOptions.NO)
-            except RuntimeError as error:  # rcl cannot read the arguments or a parameter file
-                raise ConfigError(f'ROS refuses its arguments: {error}') from error
-            _spin(factory(), signals)
-            return 0
+                _init(ros_arguments(arguments))
+                _spin(factory(), signals)
+                return 0
+            finally:
+                rclpy.try_shutdown()
     except KeyboardInterrupt:  # while the node was being made
         return 0
     except NodeFinished as end:
@@ -108,8 +108,14 @@ def run_node(factory: Callable[[], Node], arguments: argparse.Namespace) -> int:
     except (OxygenError, NameValidationException) as error:
         print('error:', ' '.join(str(error).split()), file=sys.stderr)
         return 2
-    finally:
-        rclpy.try_shutdown()
+
+
+def _init(words: list[str]) -> None:
+    """Initialise rclpy without its signal handlers, which would end the context before the node."""
+    try:
+        rclpy.init(args=words, signal_handler_options=SignalHandlerOptions.NO)
+    except RuntimeError as error:  # rcl cannot read the arguments or a parameter file
+        raise ConfigError(f'ROS refuses its arguments: {error}') from error
 
 
 def _spin(node: Node, signals: _StopSignals) -> None:
