@@ -118,6 +118,20 @@ def test_query_by_time_window(store):
     assert store.query(from_ns=5 * S, to_ns=3 * S) == []
 
 
+def test_time_windows_are_exact_although_the_clock_jumps(path):
+    generator = np.random.default_rng(0)
+    with MemoryStore(path, max_entries=150) as store:
+        for stamp in np.cumsum(generator.integers(-40, 45, 300)).tolist():
+            store.add(f'note {generator.integers(4)}', stamp, 1)
+        everything = store.query(limit=1000)
+        assert len(everything) == 150 and max(entry.count for entry in everything) > 1
+        for begin, length in zip(generator.integers(-400, 800, 100).tolist(), generator.integers(0, 100, 100).tolist()):
+            for words in ('', '2'):
+                expected = [entry for entry in everything if words in entry.text
+                            and entry.last_seen_ns >= begin and entry.first_seen_ns <= begin + length]
+                assert store.query(words, begin, begin + length, 1000) == expected
+
+
 def test_limit_is_kept(store):
     for i in range(30):
         store.add(str(i), i, i)

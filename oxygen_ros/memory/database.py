@@ -12,7 +12,8 @@ from oxygen_ros.errors import ConfigError, OxygenError
 APPLICATION_ID = 0x6F78796D  # 'oxym': marks the file as ours
 SCHEMA_VERSION = 1
 
-# Rows of times are narrow, so that a search for a time window reads little; the text lies with its index.
+# Rows of times are narrow, so that a search for a time window reads little; the text lies with its index. newest_ns is
+# the largest last_seen_ns so far: it never falls from one id to the next, so it leads straight to the start of one.
 # AUTOINCREMENT: an id is never used again, even after its entry was deleted.
 SCHEMA = f'''
 BEGIN IMMEDIATE;
@@ -22,9 +23,11 @@ CREATE TABLE IF NOT EXISTS notes(
     frame_number INTEGER NOT NULL,
     first_seen_ns INTEGER NOT NULL,
     last_seen_ns INTEGER NOT NULL,
+    newest_ns INTEGER NOT NULL,
     count INTEGER NOT NULL,
     bytes INTEGER NOT NULL,
     tf_frame TEXT NOT NULL);
+CREATE INDEX IF NOT EXISTS notes_by_time ON notes(newest_ns);
 CREATE VIRTUAL TABLE IF NOT EXISTS note_texts USING fts5(text, tokenize = 'unicode61 remove_diacritics 2');
 CREATE TABLE IF NOT EXISTS totals(entries INTEGER NOT NULL, bytes INTEGER NOT NULL);
 INSERT INTO totals SELECT 0, 0 WHERE NOT EXISTS (SELECT * FROM totals);

@@ -113,17 +113,19 @@ class MemoryStore:
         if not text.strip():
             raise MemoryStoreError('a blank note is not stored')
         with self._transaction('add a note', 'IMMEDIATE') as connection:
+            row = {'stamp': stamp_ns, 'number': frame_number, 'tf': tf_frame, 'bytes': len(text.encode())}
             last = _entries(connection, f'{BY_ID} ORDER BY n.id DESC LIMIT 1')
             if last and last[0].text == text and stamp_ns >= last[0].first_seen_ns:
                 entry_id = last[0].entry_id
-                connection.execute('UPDATE notes SET stamp_ns = ?, frame_number = ?, tf_frame = ?, count = count + 1, '
-                                   'last_seen_ns = max(last_seen_ns, ?) WHERE id = ?',
-                                   (stamp_ns, frame_number, tf_frame, stamp_ns, entry_id))
+                connection.execute(
+                    'UPDATE notes SET stamp_ns = :stamp, frame_number = :number, tf_frame = :tf, count = count + 1, '
+                    'last_seen_ns = max(last_seen_ns, :stamp), newest_ns = max(newest_ns, :stamp) WHERE id = :id',
+                    {**row, 'id': entry_id})
             else:
                 entry_id = connection.execute(
-                    'INSERT INTO notes(stamp_ns, frame_number, tf_frame, count, first_seen_ns, last_seen_ns, bytes) '
-                    'VALUES (?, ?, ?, 1, ?, ?, ?)',
-                    (stamp_ns, frame_number, tf_frame, stamp_ns, stamp_ns, len(text.encode()))).lastrowid
+                    'INSERT INTO notes(stamp_ns, first_seen_ns, last_seen_ns, frame_number, tf_frame, count, bytes, '
+                    'newest_ns) VALUES (:stamp, :stamp, :stamp, :number, :tf, 1, :bytes, '
+                    'max(:stamp, (SELECT coalesce(max(newest_ns), :stamp) FROM notes)))', row).lastrowid
                 connection.execute('INSERT INTO note_texts(rowid, text) VALUES (?, ?)', (entry_id, text))
             self._retain(connection, stamp_ns)
             return _entries(connection, f'{BY_ID} WHERE n.id = ?', entry_id)[0]
@@ -148,7 +150,8 @@ class MemoryStore:
             # Every entry of the time window lies between these ids; looking them up spares reading the texts outside.
             first, last = INT64
             if from_ns is not None:
-                first = _id(connection, 'SELECT id FROM notes WHERE last_seen_ns >= ? ORDER BY id LIMIT 1', from_ns)
+                first = _id(connection, 'SELECT id FROM notes WHERE newest_ns >= ? ORDER BY newest_ns, id LIMIT 1',
+                            from_ns)
             if to_ns is not None:
                 last = _id(connection, 'SELECT id FROM notes WHERE first_seen_ns <= ? ORDER BY id DESC LIMIT 1', to_ns)
             if first is None or last is None:
