@@ -160,6 +160,9 @@ def test_stop_holds_the_robot_until_resumed(suite):
     chunks, commands = len(suite.trajectories), len(suite.commands)
     suite.wait(lambda: len(suite.commands) >= commands + 20, 'holding commands')
     assert len(suite.trajectories) == chunks
+    hold = suite.trajectories[-1].points  # for a controller that has the rest of a chunk in hand
+    assert len(hold) == 1 and not any(hold[0].velocities)
+    np.testing.assert_array_equal(hold[0].positions, suite.commands[-1].position)
     positions = np.array([command.position for command in suite.commands[commands + 5:]])
     assert np.ptp(positions, axis=0).max() < 1e-9
     assert 'stopped' in suite.call(SetInstruction, 'set_instruction', instruction='go on').message

@@ -55,7 +55,7 @@ class InferenceNode(LifecycleNode):
         self.mailbox = Mailbox(self)
         self.diagnostics = InferenceDiagnostics(self)
         qos = {'qos_overriding_options': QoSOverridingOptions.with_default_policies()}
-        self._outputs = InferenceOutputs(self, qos)
+        self.outputs = InferenceOutputs(self, qos)
         self._status = self.create_publisher(EngineStatus, 'status', 10, **qos)
         self.create_subscription(Frame, 'frames', self._on_frame, 2, **qos)
         self.create_subscription(String, 'instruction', self._on_instruction, 10, **qos)
@@ -169,6 +169,7 @@ class InferenceNode(LifecycleNode):
         self._task_timers = []
         if not self.active:
             return
+        self.outputs.hold()
         self.active = False
         self.session.commands.clear()
         if self.worker.alive:
@@ -238,7 +239,7 @@ class InferenceNode(LifecycleNode):
         now_ns = self.now_ns()
         command = self.session.commands.command(now_ns)
         if command is not None:
-            self._outputs.publish_command(*command, now_ns)
+            self.outputs.publish_command(*command, now_ns)
 
     def _publish_status(self) -> None:
         worker, session = self.worker, self.session
@@ -267,7 +268,7 @@ class InferenceNode(LifecycleNode):
 
     def _handle(self, event: Event | WorkerFailed) -> None:
         if not isinstance(event, WorkerFailed):
-            self._outputs.publish(event)
+            self.outputs.publish(event)
             return
         self.get_logger().error(f'the engine failed, the robot holds: {event.error!r}')
         if self.active:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
@@ -11,6 +12,8 @@ from std_msgs.msg import Header
 from oxygen_ros.engine.statistics import EngineStatus
 from oxygen_ros.nodes.clock_watch import NO_CLOCK
 from oxygen_ros.nodes.conversion import time_to_msg
+from oxygen_ros.robot.chunk import CommandSource
+from oxygen_ros.robot.chunk_buffer import PushResult
 
 if TYPE_CHECKING:
     from oxygen_ros.nodes.inference import InferenceNode
@@ -29,6 +32,8 @@ class InferenceDiagnostics:
         self._frame_fault = self._memory_fault = ''
         self._frames_refused = 0
         self.rejected = 0
+        self._chunks: Counter[str] = Counter()
+        self._source: CommandSource | None = None
         self._misses = 0
 
     # -- events ------------------------------------------------------------------------------------------------------
@@ -53,6 +58,19 @@ class InferenceDiagnostics:
         self.rejected += 1
         if self.rejected == 1:
             self._node.get_logger().error(f'{reason}; further ones are counted in status and diagnostics')
+
+    def chunk_taken(self, result: PushResult | None) -> None:
+        """Count what became of a chunk; None is one that came while stopped."""
+        self._chunks['stopped' if result is None else result.value] += 1
+
+    def commanded(self, source: CommandSource) -> None:
+        """Note whether a command comes from a chunk or holds; say so when that changes without a stop."""
+        if source is not self._source and not self._node.session.commands.stopped:
+            if source is CommandSource.HOLD:
+                self._node.get_logger().warning('the chunks have run out: the robot holds')
+            elif self._source is CommandSource.HOLD:
+                self._node.get_logger().info('executing chunks again')
+        self._source = source
 
     def memory_failed(self, reason: str) -> None:
         """Note that a memory entry could not be stored."""
@@ -115,9 +133,11 @@ class InferenceDiagnostics:
         wanted = self._node.values['action.rate']
         new_misses, self._misses = status.counters.deadline_misses - self._misses, status.counters.deadline_misses
         slow = wanted > 0 and self._node.state_name == 'active' and status.action_rate < 0.9 * wanted
-        level = WARN if slow or new_misses > 0 or self.rejected else OK
+        holds = self._source is CommandSource.HOLD
+        level = WARN if slow or new_misses > 0 or self.rejected or holds else OK
+        text = f'{status.action_rate:.2f} of {wanted:.2f} chunks per second, {new_misses} new misses'
         return self._entry(
-            level, 'actions', f'{status.action_rate:.2f} of {wanted:.2f} chunks per second, {new_misses} new misses',
+            level, 'actions', text + (', the robot holds' if holds else ''), **self._chunks,
             lateness_p99_ms=f'{status.lateness_p99 * 1e3:.1f}', cycle_ms=f'{status.cycle * 1e3:.1f}',
             deadline_misses=status.counters.deadline_misses, stale_frames=status.counters.stale_frames,
             rejected_chunks=self.rejected)

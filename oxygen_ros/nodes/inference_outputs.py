@@ -51,17 +51,26 @@ class InferenceOutputs:
 
     def publish_command(self, command: JointCommand, limited: LimitedCommand, now_ns: int) -> None:
         """Publish a command for this moment."""
+        self._node.diagnostics.commanded(command.source)
         if self._node.may_move:
             self._commands.publish(command_to_msg(command.names, limited, now_ns))
+
+    def hold(self) -> None:
+        """Stop the command stream, and make a trajectory controller hold as well."""
+        node = self._node
+        trajectory = node.session.commands.stop(node.now_ns())
+        if trajectory is not None and node.may_move:
+            self._trajectories.publish(trajectory_to_msg(trajectory, ''))
 
     def _publish_chunk(self, chunk: ActionChunk) -> None:
         node = self._node
         try:
             joint_chunk = node.session.action.joint_chunk(chunk)
-            _, trajectory = node.session.commands.push(joint_chunk, node.now_ns())
+            result, trajectory = node.session.commands.push(joint_chunk, node.now_ns())
         except (ChunkRejected, MissingJoint) as error:
             node.diagnostics.chunk_rejected(str(error))
             return
+        node.diagnostics.chunk_taken(result)
         if trajectory is not None and node.may_move:
             self._trajectories.publish(trajectory_to_msg(trajectory, chunk.inputs.observation.tf_frame))
 

@@ -142,7 +142,7 @@ class InferenceServices:
         if not node.active:
             response.message = 'the inference node is not active: it commands nothing'
             return response
-        node.session.commands.stop(node.get_clock().now().nanoseconds)
+        node.outputs.hold()
         node.worker.post(lambda engine: engine.cancel_action())
         if request.cancel_text:
             node.worker.post(lambda engine: engine.cancel())

@@ -10,6 +10,8 @@ from oxygen_ros.robot.joints import MissingJoint, select
 from oxygen_ros.robot.robot_file import Robot
 from oxygen_ros.robot.safety import LimitedCommand, SafetyLimiter
 
+HOLD_AFTER_NS = 100_000_000  # time that a trajectory controller has to come to rest
+
 
 class CommandStream:
     """
@@ -67,10 +69,21 @@ class CommandStream:
         self._last_ns = now_ns
         return command, self._limiter.limit(command.positions, command.velocities, step_ns)
 
-    def stop(self, now_ns: int) -> None:
-        """Hold the present command and accept no chunk until `resume`."""
-        self._buffer.hold(now_ns, self._limiter.last)  # the limiter may be behind the chunk: do not catch up
+    def stop(self, now_ns: int) -> JointTrajectory | None:
+        """
+        Hold the present command and accept no chunk until `resume`.
+
+        :returns: a trajectory of one point that makes a trajectory controller hold too, which may have the rest of a
+            chunk in hand; None when nothing was being commanded.
+        """
+        last = self._limiter.last if self._buffer.commanding else None
+        self._buffer.hold(now_ns, last)  # the limiter may be behind the chunk: do not catch up
         self.stopped = True
+        command = self._buffer.sample(now_ns)
+        if command is None or last is None:
+            return None
+        return JointTrajectory(self._buffer.names, now_ns, (HOLD_AFTER_NS,), last[None], np.zeros_like(last)[None],
+                               command.frame_number, command.stamp_ns)
 
     def resume(self) -> None:
         """Accept chunks again."""
