@@ -21,7 +21,8 @@ def either_path(request, monkeypatch):
 def filled_cache(frame_lengths, branches, seed=0, dtype=torch.float32):
     """Return a cache full of random numbers; `branches` are (frame index, length)."""
     generator = torch.Generator().manual_seed(seed)
-    cache = UnifiedKVCache(CacheSpec(2, KV_HEADS, HEAD_DIM, 20, 4, 16, len(frame_lengths) + 1, len(branches) + 2, dtype))
+    spec = CacheSpec(2, KV_HEADS, HEAD_DIM, 20, 4, 16, len(frame_lengths) + 1, len(branches) + 2, dtype)
+    cache = UnifiedKVCache(spec)
     for pool in (cache.frame_k, cache.frame_v, cache.branch_k, cache.branch_v):
         pool.copy_(torch.randn(pool.shape, generator=generator))
     frames = [cache.acquire_frame(i) for i in range(len(frame_lengths))]

@@ -227,7 +227,7 @@ def test_whatever_the_state_the_plan_keeps_its_promises(state, now, config, pref
     before = copy.deepcopy(state)
     plan = plan_cycle(state, now, costs, config)
     assert plan == plan_cycle(state, now, costs, config) and state == before
-    lead = (0 if state.action_prefilled else costs.predict(Stage.PREFILL)) + costs.predict(Stage.DENOISE) + config.margin
+    lead = costs.predict(Stage.DENOISE) + config.margin + (not state.action_prefilled) * costs.predict(Stage.PREFILL)
     start_by = state.deadlines[0] - lead if state.deadlines else math.inf
     alone = config.mode is not Mode.CONTINUOUS_BATCHING
     decodes = plan.decode_steps is None or plan.decode_steps > 0

@@ -4,8 +4,8 @@ import pytest
 
 from oxygen_ros.engine.statistics import WINDOW, Statistics
 
-STATE = {name: 0 for name in ('running', 'waiting', 'frames_resident', 'kv_bytes', 'kv_bytes_peak',
-                              'kv_bytes_allocated', 'kv_bytes_budget', 'prefill', 'denoise', 'decode_step')}
+STATE = dict.fromkeys(('running', 'waiting', 'frames_resident', 'kv_bytes', 'kv_bytes_peak', 'kv_bytes_allocated',
+                       'kv_bytes_budget', 'prefill', 'denoise', 'decode_step'), 0)
 
 
 def test_rates_are_over_the_time_since_the_reset_at_first():

@@ -266,7 +266,7 @@ class Engine:
     def _state(self, can_act: bool) -> SchedulerState:
         observation, newest, cache = self._observation, self._frames.newest, self.cache
         ready = (newest is not None and observation is not None
-                 and (observation.stamp_ns - newest.inputs.stamp_ns) / 1e9 <= self.config.scheduler.text_frame_age)
+                 and abs(observation.stamp_ns - newest.inputs.stamp_ns) / 1e9 <= self.config.scheduler.text_frame_age)
         return SchedulerState(
             deadlines=tuple(self._deadlines), acting=self._acting, has_observation=observation is not None,
             can_act=can_act, text_frame_ready=ready,
