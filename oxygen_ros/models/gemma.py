@@ -91,7 +91,7 @@ class GemmaDecoder(nn.Module):
         return F.linear(rms_norm(hidden, self.norm), self.embedding.weight).float()
 
     def prefill(self, x: torch.Tensor, cache: UnifiedKVCache, frame: int, mask: torch.Tensor | None = None,
-                ) -> torch.Tensor:
+                all_hidden: bool = False) -> torch.Tensor:
         """
         Write the prefix x [tokens, width] into a frame slot; positions are 0, 1, 2, ...
 
@@ -99,6 +99,7 @@ class GemmaDecoder(nn.Module):
         computed.
 
         :param mask: additive [1, tokens, tokens] in x's dtype; None lets all tokens see each other.
+        :param all_hidden: compute and return the output of all tokens, [tokens, width]. Only verification needs it.
         :returns: [width], the last token's hidden state before the final norm: what the first text token is read from.
         """
         c = self.config
@@ -109,7 +110,7 @@ class GemmaDecoder(nn.Module):
             keys, values = cache.frame_k[number, frame, :, :tokens], cache.frame_v[number, frame, :, :tokens]
             keys.copy_(k.transpose(0, 1))
             values.copy_(v.transpose(0, 1))
-            if number == c.depth - 1:
+            if number == c.depth - 1 and not all_hidden:
                 q, x = q[-1:], x[-1:]
                 mask = None if mask is None else mask[:, -1:]
             rows = q.shape[0]
@@ -118,7 +119,7 @@ class GemmaDecoder(nn.Module):
             row_mask = None if mask is None else mask.repeat(1, c.groups, 1).unsqueeze(0)
             out = F.scaled_dot_product_attention(grouped.unsqueeze(0), keys.unsqueeze(0), values.unsqueeze(0), row_mask)
             x = layer.finish(x, out.view(c.heads, rows, c.head_dim).transpose(0, 1).flatten(1))
-        return x[0]
+        return x if all_hidden else x[0]
 
     def extend(self, cache: UnifiedKVCache, slots: Sequence[int], tokens: Sequence[Sequence[int]]) -> torch.Tensor:
         """Add tokens to branches; see `VLAModel.extend`. Returns logits float32 [branches, vocabulary]."""

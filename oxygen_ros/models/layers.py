@@ -26,9 +26,14 @@ def modulated_norm(x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor) ->
 
 
 def rotary_table(positions: int, head_dim: int, theta: float = 10000.0) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return cos and sin, float32 [positions, head_dim / 2], of angle = position * theta^(-2j / head_dim)."""
-    frequencies = theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
-    angles = torch.arange(positions, dtype=torch.float32)[:, None] * frequencies[None, :]
+    """
+    Return cos and sin, float32 [positions, head_dim / 2], of angle = position * theta^(-2j / head_dim).
+
+    On the CPU, even when the network around is built on the meta device: no file holds these.
+    """
+    kind = {'dtype': torch.float32, 'device': 'cpu'}
+    frequencies = theta ** (-torch.arange(0, head_dim, 2, **kind) / head_dim)
+    angles = torch.arange(positions, **kind)[:, None] * frequencies[None, :]
     return angles.cos(), angles.sin()
 
 

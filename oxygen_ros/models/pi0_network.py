@@ -49,21 +49,34 @@ class Pi0Network(nn.Module):
         self.decoder = GemmaDecoder(config.decoder, config.vocabulary, config.positions)
         self.expert = ActionExpert(config.expert, config.horizon, config.action_dim, config.positions)
 
-    def prefill(self, pixels: torch.Tensor, tokens: torch.Tensor, cache: UnifiedKVCache, frame: int) -> None:
+    def prefill(self, pixels: torch.Tensor, tokens: torch.Tensor, cache: UnifiedKVCache, frame: int,
+                causal_text: bool = False) -> None:
         """
-        Prefill images and text, all of which see each other.
+        Prefill images and text.
 
         Masked cameras and padding are simply not given: leaving them out is exact, since nothing sees them and they
         consume no position.
 
         :param pixels: [cameras, 3, image, image] in [-1, 1]; tokens: int64 [text tokens].
+        :param causal_text: images see images only, and a text token what is before it (OxyGen's form); else all see
+            each other (as openpi trains).
         """
+        x, mask = self.prefix(pixels, tokens, causal_text)
+        last = self.decoder.prefill(x, cache, frame, mask)
+        cache.extras[LAST_HIDDEN][frame].copy_(last)
+        cache.set_frame(frame, x.shape[0], x.shape[0])
+
+    def prefix(self, pixels: torch.Tensor, tokens: torch.Tensor, causal_text: bool = False,
+               ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return the embedded prefix [tokens, width] and its mask for the decoder; parameters as for `prefill`."""
         embedded = self.decoder.embed(tokens)
         images = self.vision(pixels).flatten(0, 1) if len(pixels) else embedded[:0]
         x = torch.cat((images, embedded))
-        last = self.decoder.prefill(x, cache, frame)
-        cache.extras[LAST_HIDDEN][frame].copy_(last)
-        cache.set_frame(frame, x.shape[0], x.shape[0])
+        if not causal_text:
+            return x, None
+        last_seen = torch.arange(len(x), device=x.device).clamp(min=len(images) - 1)
+        hidden = torch.arange(len(x), device=x.device) > last_seen[:, None]
+        return x, torch.zeros_like(hidden, dtype=x.dtype).masked_fill_(hidden, float('-inf')).unsqueeze(0)
 
     def prefix_logits(self, cache: UnifiedKVCache, frame: int) -> torch.Tensor:
         """Return logits float32 [vocabulary] behind the last valid prefix token."""

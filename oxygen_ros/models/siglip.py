@@ -73,7 +73,9 @@ class VisionTower(nn.Module):
         :param pixels: [images, 3, image, image] in [-1, 1].
         :returns: [images, tokens, out_width].
         """
-        x = self.patch_embedding(pixels).flatten(2).transpose(1, 2) + self.position_embedding
+        embedded = self.patch_embedding(pixels.to(self.patch_embedding.weight.dtype))
+        x = embedded.flatten(2).transpose(1, 2) + self.position_embedding
+        x = x.to(self.projector.weight.dtype)  # the embeddings may be kept in float32
         for layer in self.layers:
             x = layer(x)
         return self.projector(self.post_norm(x))

@@ -8,18 +8,16 @@ actions and texts mean nothing; `ModelSpec.random_weights` says so and every nod
 from __future__ import annotations
 
 import logging
-import math
-import zlib
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
-from torch import nn
 
 from oxygen_ros.engine.kv_cache import UnifiedKVCache
 from oxygen_ros.errors import ConfigError
 from oxygen_ros.models.checkpoints import load_strict
 from oxygen_ros.models.gemma import GemmaConfig
+from oxygen_ros.models.initialise import initialise
 from oxygen_ros.models.interface import ModelSpec, PolicyInput
 from oxygen_ros.models.pi0_network import Pi0Config, Pi0Network
 from oxygen_ros.models.registry import LoadOptions
@@ -51,12 +49,12 @@ class TinyModel:
         # State values are control tokens: their bins are no text.
         controls = [*CONTROLS, *(f'state{i}' for i in range(-1, STATE_BINS))]
         self.tokenizer = WordTokenizer(config['words'].split(), controls)
-        self._prompt_tokens = config['prompt_tokens']
+        self._prompt_tokens = int(config['prompt_tokens'])
         self._instruction: tuple[str, list[int]] = '', []  # the last one, encoded
         vision = VisionConfig(**config['vision'])
         prefix_tokens = len(config['cameras']) * vision.tokens + self._prompt_tokens
         network = Pi0Config(vision, GemmaConfig(**config['decoder']), GemmaConfig(**config['expert']),
-                            self.tokenizer.size, config['horizon'], config['action_dim'],
+                            self.tokenizer.size, int(config['horizon']), int(config['action_dim']),
                             prefix_tokens + BRANCH_POSITIONS)
         self.network = Pi0Network(network)
         random = options.checkpoint is None
@@ -73,8 +71,8 @@ class TinyModel:
             random_weights=random, layers=network.decoder.depth,
             kv_heads=network.decoder.kv_heads, head_dim=network.decoder.head_dim, vocabulary=network.vocabulary,
             prefix_tokens=prefix_tokens, branch_tokens=BRANCH_POSITIONS, horizon=network.horizon,
-            action_dim=network.action_dim, action_period=config['action_period'], cameras=tuple(config['cameras']),
-            denoise_steps=config['denoise_steps'], stop_tokens=frozenset({eos}),
+            action_dim=network.action_dim, action_period=float(config['action_period']),
+            cameras=tuple(config['cameras']), denoise_steps=int(config['denoise_steps']), stop_tokens=frozenset({eos}),
             # Random weights would spell bytes at random; words at least can be read.
             suppressed_tokens=(*(range(256) if random else ()), *(i for i in control_ids if i != eos)),
             first_action_offset=1, dtype=dtype, device=device, frame_extras=network.frame_extras(dtype))
@@ -139,23 +137,3 @@ class TinyModel:
 def load(config: Mapping, options: LoadOptions) -> TinyModel:
     """Return the model of a parsed model file; see `registry.load_model`."""
     return TinyModel(config, options)
-
-
-def initialise(network: nn.Module, seed: int) -> None:
-    """
-    Fill a network with random weights that keep activations of order one, reproducibly from a seed.
-
-    Every tensor has a generator of its own, so that a weight depends on its name, not on the order of construction.
-    """
-    for name, parameter in network.named_parameters():
-        generator = torch.Generator().manual_seed(zlib.crc32(f'{seed} {name}'.encode()))
-        values = torch.randn(parameter.shape, generator=generator)
-        with torch.no_grad():
-            if 'norm' in name and parameter.ndim == 1 and 'modulation' not in name:
-                parameter.copy_(0.05 * values + (0.0 if name.endswith('bias') else 1.0))
-            elif parameter.ndim == 1:
-                parameter.copy_(0.02 * values)
-            elif name.endswith('embedding.weight') and parameter.ndim == 2:
-                parameter.copy_(values / math.sqrt(parameter.shape[1]))
-            else:
-                parameter.copy_(values / math.sqrt(parameter[0].numel()))
