@@ -1,5 +1,7 @@
 """The command `oxygen_ros demo`: what it refuses, and how it ends when something goes wrong."""
 
+import argparse
+import json
 import os
 import signal
 import socket
@@ -10,8 +12,11 @@ import time
 import psutil
 import pytest
 
+from oxygen_ros.demo.cycles import STAGES
 from oxygen_ros.demo.domain import free_domain
+from oxygen_ros.demo.main import add_arguments
 from oxygen_ros.demo.settings import JOINT_STATES, NODES, Settings, check_settings
+from oxygen_ros.demo.view import RANDOM_WEIGHTS
 from oxygen_ros.errors import ConfigError
 
 
@@ -54,9 +59,6 @@ def test_results_of_an_earlier_run_go_and_other_files_stay(tmp_path):
 
 
 def test_only_the_inputs_of_the_robot_are_played():
-    import argparse
-
-    from oxygen_ros.demo.main import add_arguments
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     assert set(check_settings(parser.parse_args([])).topics) == {
@@ -64,10 +66,11 @@ def test_only_the_inputs_of_the_robot_are_played():
 
 
 def test_the_nodes_get_the_settings_as_parameters(tmp_path):
-    commands = settings(tmp_path).commands()
+    commands = settings(tmp_path, parameters=('speech.rate:=8',)).commands()
     assert tuple(commands) == NODES
     assert f'memory.path:={tmp_path}/out/memory.db' in commands['inference']
     assert 'mode:=shared_kv' in commands['inference'] and 'allow_random_weights:=true' in commands['inference']
+    assert 'speech.rate:=8' in commands['inference'] and 'speech.rate:=8' not in commands['perception']
     assert f'topics:=/camera/head/image_raw/compressed,{JOINT_STATES}' in commands['replay']
 
 
@@ -104,3 +107,18 @@ def test_ctrl_c_ends_the_nodes_without_a_traceback(tmp_path):
     assert 'Traceback' not in out + err
     assert len(children) == len(NODES)
     assert not any(child.is_running() for child in children)
+
+
+def test_a_whole_run_writes_its_results_and_prints_the_summary(tmp_path):
+    process = demo('--duration', '10', '--output', str(tmp_path), '--json')
+    out, err = process.communicate(timeout=200)
+    assert process.returncode == 0, err
+    summary = json.loads(out)
+    assert summary == json.loads((tmp_path / 'summary.json').read_text())
+    assert summary['random_weights'] and summary['note'] == RANDOM_WEIGHTS and RANDOM_WEIGHTS in err
+    assert summary['cycles'] > 0 and summary['texts_finished'] > 0 and summary['memory_entries'] > 0
+    assert summary['kv_bytes_peak'] > 0 and set(summary['stage_median_ms']) == set(STAGES)
+    assert [question['cancelled'] for question in summary['questions']].count(True) <= 1
+    assert (tmp_path / 'timeline.png').read_bytes().startswith(b'\x89PNG')
+    assert {path.name for path in tmp_path.iterdir()} >= {
+        'trace.json', 'memory.db', 'replay.log', 'perception.log', 'inference.log'}

@@ -33,6 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--model', default='tiny', help='model, by name or as a path to a .yaml file (default: tiny)')
     parser.add_argument('--robot', default='unitree_g1',
                         help='robot, by name or as a path to a .yaml file (default: unitree_g1)')
+    parser.add_argument('-p', '--param', action='append', default=[], metavar='NAME:=VALUE',
+                        help='another parameter of the inference node (may be repeated), for example speech.rate:=8 to '
+                             'have texts running all the time')
     parser.add_argument('--json', action='store_true', help='print the summary as JSON; progress goes to stderr')
     parser.add_argument('--plain', action='store_true', help='a line now and then instead of the live picture')
 

@@ -28,6 +28,7 @@ class Settings:
     :param bag: recording to play. :param output: folder for all results.
     :param duration: seconds to measure from the first chunk on.
     :param topics: topics of the recording that are the inputs of the nodes.
+    :param parameters: further `name:=value` of the inference node.
     """
 
     bag: Path
@@ -37,6 +38,7 @@ class Settings:
     model: str
     robot: str
     topics: tuple[str, ...]
+    parameters: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.duration >= SHORTEST:
@@ -93,7 +95,10 @@ class Settings:
             NodeRun('inference', {
                 'autostart': True, 'model': self.model, 'robot': self.robot, 'mode': self.mode,
                 'allow_random_weights': True, 'trace_file': str(self.trace), 'memory.path': str(self.memory)}))
-        return {run.name: command(run, values) for run in runs}
+        commands = {run.name: command(run, values) for run in runs}
+        for parameter in self.parameters:
+            commands['inference'] += ['--param', parameter]
+        return commands
 
 
 def check_settings(arguments: argparse.Namespace) -> Settings:
@@ -110,4 +115,5 @@ def check_settings(arguments: argparse.Namespace) -> Settings:
     with Bag(path) as bag:
         topics = [topic.name for topic in select_topics(bag, [*robot.cameras.values(), JOINT_STATES])[0]]
     return Settings(bag=Path(path).resolve(), output=Path(arguments.output).resolve(), duration=arguments.duration,
-                    mode=arguments.mode, model=arguments.model, robot=arguments.robot, topics=tuple(topics))
+                    mode=arguments.mode, model=arguments.model, robot=arguments.robot, topics=tuple(topics),
+                    parameters=tuple(arguments.param))

@@ -123,7 +123,8 @@ def failures(record: Record) -> list[str]:
         lines.append(f'the memory cannot be read: {record.memory.message}')
     if not any(question.cancelled is not None for question in record.questions if question.cancel):
         lines.append('no question could be cancelled')
-    if all(shortcoming(record, question) for question in record.questions if not question.cancel):
+    answers = [record.answer_of(question) for question in record.questions if not question.cancel]
+    if not any(answer and answer.tokens for answer in answers):
         lines += ['no question was answered', *filter(None, (shortcoming(record, each) for each in record.questions))]
     for each in record.instructions:
         if not each.accepted:
