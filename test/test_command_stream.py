@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from oxygen_ros.robot.chunk import JointChunk
-from oxygen_ros.robot.chunk_buffer import ChunkBuffer, PushResult
+from oxygen_ros.robot.chunk_buffer import ChunkBuffer, PushResult, WhenEmpty
 from oxygen_ros.robot.command_stream import CommandStream
 from oxygen_ros.robot.robot_file import load_robot
 
@@ -85,3 +87,50 @@ def test_clear_begins_anew_and_keeps_a_stop(stream):
     stream.resume()
     stream.measured(NAMES, np.zeros(2))
     assert stream.push(chunk([0.1, 0.1], 10), 10 * MS)[0] is PushResult.STARTED  # the clock went back
+
+
+def test_pause_in_the_commands_allows_no_larger_step(stream):
+    """As after commands have stopped because chunks ran out: the first command is the measured position."""
+    paused = CommandStream(ROBOT, ChunkBuffer(NAMES, when_empty=WhenEmpty.STOP))
+    paused.measured(NAMES, np.zeros(2))
+    paused.push(chunk([0.5, 0.5], 0), 0)
+    for i in range(100):
+        paused.command(20 * i * MS)
+    paused.measured(NAMES, np.zeros(2))  # moved back meanwhile
+    assert paused.push(chunk([0.5, 0.5], 5000, frame=2), 5000 * MS)[0] is PushResult.STARTED
+    positions = commands(paused, 5000, 5)
+    assert positions[0].tolist() == [0, 0]
+    speed = np.abs(np.diff(positions, axis=0)).max(axis=0) / 0.02
+    assert (speed <= [joint.velocity + 1e-9 for joint in ROBOT.select(NAMES)]).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(['push', 'push', 'stop', 'resume', 'measured', 'wait']),
+                          st.floats(-900, 900), st.integers(0, 400)), max_size=25))
+def test_whatever_happens_nothing_outside_the_limits_is_sent(happenings):
+    stream = CommandStream(ROBOT, ChunkBuffer(NAMES))
+    joints = ROBOT.select(NAMES)
+    lower, upper = (np.array([getattr(joint, name) for joint in joints]) for name in ('lower', 'upper'))
+    velocity = np.array([joint.velocity for joint in joints])
+    stream.measured(NAMES, np.zeros(2))
+    now, frame, last = 0, 0, None
+    for what, value, wait in happenings:
+        frame += 1
+        if what == 'push':
+            stream.push(chunk([value, -value], now, frame), now * MS)
+        elif what == 'stop':
+            stream.stop(now * MS)
+        elif what == 'resume':
+            stream.resume()
+        elif what == 'measured':
+            stream.measured(NAMES, np.clip([value, -value], lower, upper))
+        for _ in range(wait // 20 + 1):
+            now += 20
+            command = stream.command(now * MS)
+            if command is None:
+                continue
+            positions, velocities = command[1].positions, command[1].velocities
+            assert (positions >= lower).all() and (positions <= upper).all()
+            assert (np.abs(velocities) <= velocity).all()
+            assert last is None or (np.abs(positions - last) <= velocity * 0.02 + 1e-9).all()
+            last = positions

@@ -84,8 +84,8 @@ def requests_of(frame, texts, temperature):
 def run(model, mode, branches, texts, temperature=0.0, frames=5, **scheduler):
     """Run some frames with `texts` new texts on each; return the events in order."""
     clock, events = TickingClock(), []
-    engine = Engine(model, EngineConfig(SchedulerConfig(mode, **scheduler), max_branches=branches, seed=3), events.append,
-                    clock, lambda: int(clock.now * 1e9))
+    config = EngineConfig(SchedulerConfig(mode, **scheduler), max_branches=branches, seed=3)
+    engine = Engine(model, config, events.append, clock, lambda: int(clock.now * 1e9))
     engine.set_instruction(INSTRUCTION)
     for number in range(1, frames + 1):
         engine.observe(policy_input(number, int(clock.now * 1e9)))

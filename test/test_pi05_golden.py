@@ -243,7 +243,8 @@ class GoldenModel:
 def test_text_tokens_of_several_branches_and_frames_in_one_batch_of_the_engine(golden):
     model, events = GoldenModel(golden), []
     clock = FakeClock()
-    engine = Engine(model, EngineConfig(max_branches=6, branch_tokens=64), events.append, clock, lambda: int(clock() * 1e9))
+    config = EngineConfig(max_branches=6, branch_tokens=64)
+    engine = Engine(model, config, events.append, clock, lambda: int(clock() * 1e9))
     lengths = {}
     for number in (1, 2):
         engine.observe(PolicyInput(Observation(number, int(clock() * 1e9), {})))
