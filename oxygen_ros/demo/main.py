@@ -74,7 +74,7 @@ def _conclude(settings: Settings, console: Console, record: Any, end: float, sta
     from oxygen_ros.demo.summary import Measured, failures, summarise, table_of
     from oxygen_ros.demo.timeline import draw_timeline
 
-    problems = failures(record)
+    problems = failures(record, end)
     if record.status is None:
         print('failed:', '; '.join(problems), file=sys.stderr)
         return 1

@@ -18,6 +18,7 @@ from oxygen_ros.demo.view import MEBIBYTE, RANDOM_WEIGHTS, answer_so_far, cut
 ENOUGH = 0.98  # share of the set action rate that is to be achieved
 SHOWN_CHARACTERS = 90  # of an answer, in the table
 ENDED_ITSELF = ('stop', 'length')
+SILENCE = 5.0  # s without a chunk at the end that a busy machine does not explain
 ERROR_LEVEL = 2  # of diagnostic_msgs/DiagnosticStatus
 
 
@@ -106,11 +107,13 @@ def warnings(measured: Measured) -> list[str]:
     return lines
 
 
-def failures(record: Record) -> list[str]:
-    """Return what did not happen, one line each. The run has published chunks."""
+def failures(record: Record, end: float) -> list[str]:
+    """Return what did not happen, one line each. The run has published chunks; watching ended at `end`."""
     lines = []
     if record.status is None:
         return ['no status came from the inference node']
+    if end - record.chunks[-1] > SILENCE:
+        lines.append(f'no action chunk came in the last {end - record.chunks[-1]:.1f} s (see inference.log)')
     if not record.commands:
         lines.append('no joint command was published')
     if not any(text.task == 'speech' and text.finish in ENDED_ITSELF for text in record.texts.values()):
