@@ -58,6 +58,17 @@ fingerprint() {
   sha256sum "$@" | sha256sum | cut -c 1-64
 }
 
+build_requirements() {
+  "$python" - <<'END'
+try:
+    import tomllib
+except ImportError:  # Python 3.10
+    from pip._vendor import tomli as tomllib
+with open('pyproject.toml', 'rb') as file:
+    print(*tomllib.load(file)['build-system']['requires'], sep='\n')
+END
+}
+
 changed() {  # changed NAME VALUE: true if the stamp of that name does not hold the value
   [ "$(cat ".venv/stamp-$1" 2>/dev/null)" != "$2" ]
 }
@@ -85,10 +96,15 @@ if changed environment "$environment"; then
   echo "$environment" >.venv/stamp-environment
 fi
 rm -rf build  # pip keeps old files in it
+export PATH="$PWD/.venv/bin:$PATH"  # cmake and ninja
+# The build requirements lie in .venv, not in an environment that pip makes for each build: so a later build is quick and
+# needs no network.
 if changed package "$package"; then
-  step 'ROS 2 and libraries from PyPI, interfaces, package' "$python" -m pip install -e ".$EXTRAS"
+  build_requirements >.venv/build-requirements.txt
+  step 'ROS 2 and build tools from PyPI' "$python" -m pip install -r .venv/build-requirements.txt
+  step 'interfaces, package, libraries' "$python" -m pip install --no-build-isolation -e ".$EXTRAS"
 else
-  step 'interfaces, package' "$python" -m pip install --no-deps -e .
+  step 'interfaces, package' "$python" -m pip install --no-build-isolation --no-deps -e .
 fi
 "$python" -c 'import oxygen_ros.msg, oxygen_ros.srv, rclpy' ||
   fail "the environment does not work; see $log, or start again with make clean"
