@@ -17,6 +17,8 @@ from oxygen_ros.up import command
 OWN_BAG = Path(__file__).resolve().parents[2] / 'test' / 'data' / 'bags' / 'g1_two_cameras'
 JOINT_STATES = '/joint_states'
 NODES = ('replay', 'perception', 'inference')
+# Longer and more frequent lines than the node's defaults, so that text runs all the time beside the actions.
+TEXT_LOAD = {'speech.rate': 4.0, 'speech.max_tokens': 96}
 SHORTEST = 5.0  # s: the slowest task, memory, comes every 2 s
 
 
@@ -94,7 +96,8 @@ class Settings:
             NodeRun('perception', {'robot': self.robot}),
             NodeRun('inference', {
                 'autostart': True, 'model': self.model, 'robot': self.robot, 'mode': self.mode,
-                'allow_random_weights': True, 'trace_file': str(self.trace), 'memory.path': str(self.memory)}))
+                'allow_random_weights': True, 'trace_file': str(self.trace), 'memory.path': str(self.memory),
+                **TEXT_LOAD}))
         commands = {run.name: command(run, values) for run in runs}
         for parameter in self.parameters:
             commands['inference'] += ['--param', parameter]

@@ -37,7 +37,7 @@ from oxygen_ros.nodes.inference_parameters import PARAMETERS, session_settings
 from oxygen_ros.nodes.inference_services import InferenceServices
 from oxygen_ros.nodes.mailbox import Mailbox
 from oxygen_ros.nodes.parameters import declare_parameters
-from oxygen_ros.nodes.runner import add_node_arguments, run_node
+from oxygen_ros.nodes.runner import NodeFinished, add_node_arguments, run_node
 from oxygen_ros.robot.joints import MissingJoint
 from oxygen_ros.tasks.session import Session
 
@@ -181,9 +181,10 @@ class InferenceNode(LifecycleNode):
         self.trigger_configure()
         if self._failure is not None:
             raise self._failure
+        if self.session is None:
+            raise NodeFinished(1)  # the log says why
         self._autostart = None
-        if self.session is not None:
-            self.trigger_activate()
+        self.trigger_activate()
 
     # -- input -------------------------------------------------------------------------------------------------------
 
@@ -274,6 +275,8 @@ class InferenceNode(LifecycleNode):
         if self.active:
             self.trigger_deactivate()
         self.trigger_cleanup()
+        if self.values['autostart']:
+            raise NodeFinished(1)  # nobody would configure it again: let the launch file or supervisor know
 
     # -- state -------------------------------------------------------------------------------------------------------
 
