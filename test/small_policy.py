@@ -26,12 +26,12 @@ def small_config(**changes) -> dict:
 
 
 def small_policy(seed: int = 0, **options) -> TinyModel:
-    """Return the policy with random weights; its layers weigh more, so that its text really depends on what it sees."""
+    """Return the policy with random weights; its attention weighs more, so that its text really depends on what it sees."""
     model = TinyModel(small_config(), LoadOptions(seed=seed, **options))
     with torch.no_grad():
         for layer in model.network.decoder.layers:
-            layer.out.weight.mul_(6)
-            layer.down.weight.mul_(6)
+            layer.qkv.weight.mul_(2)
+            layer.out.weight.mul_(20)
     return model
 
 
