@@ -28,6 +28,7 @@ from oxygen_ros.nodes.conversion import FrameDetails, frame_to_msg, picture_deco
 from oxygen_ros.nodes.input_report import Input, InputReport
 from oxygen_ros.nodes.parameters import declare_parameters
 from oxygen_ros.nodes.perception_inputs import PARAMETERS, CameraInput, read_inputs
+from oxygen_ros.nodes.polled_subscription import PolledSubscription
 from oxygen_ros.nodes.runner import add_node_arguments, run_node
 from oxygen_ros.perception.images import ImageError
 from oxygen_ros.perception.joint_merger import JointMerger
@@ -36,11 +37,12 @@ from oxygen_ros.perception.sources import VideoSource
 from oxygen_ros.perception.sync_options import JOINTS, MissingPolicy, SyncEvent
 from oxygen_ros.perception.synchronizer import FrameSynchronizer
 
-POLL_SECONDS = 0.02  # for frames that come by time, because they do not wait for a camera any longer
+# For frames that come by time, because they do not wait for a camera any longer, and for joint states between pictures.
+POLL_SECONDS = 0.02
 
 # REP-2003: sensor data is best effort, which a publisher of any reliability suits.
 CAMERA_QOS = QoSProfile(depth=5, reliability=ReliabilityPolicy.BEST_EFFORT)
-JOINT_QOS = QoSProfile(depth=50, reliability=ReliabilityPolicy.BEST_EFFORT)
+JOINT_QOS = QoSProfile(depth=200, reliability=ReliabilityPolicy.BEST_EFFORT)
 FRAME_QOS = QoSProfile(depth=2, reliability=ReliabilityPolicy.RELIABLE)
 QOS_KINDS = (QoSPolicyKind.HISTORY, QoSPolicyKind.DEPTH, QoSPolicyKind.RELIABILITY, QoSPolicyKind.DURABILITY)
 
@@ -65,14 +67,12 @@ class PerceptionNode(Node):
         self._frames = self.create_publisher(
             Frame, 'frames', copy.copy(FRAME_QOS), qos_overriding_options=QoSOverridingOptions(QOS_KINDS))
         inputs = {item.camera.name: self._open_camera(item, values['video_loop']) for item in self._config.cameras}
+        self._joints: PolledSubscription | None = None
         if self._config.joint_topic:
-            inputs[JOINTS] = self._subscribe(JOINTS, 'joint states', True, JointState, self._config.joint_topic,
-                                             JOINT_QOS, self._on_joints)
+            inputs[JOINTS] = self._open_joints(self._config.joint_topic)
         clock_watch = ClockWatch(self, self._synchronizer.clear)
         self._report = InputReport(self, self._synchronizer, inputs, clock_watch, values['input_timeout'])
-        if self._config.options.require_joints or any(
-                item.camera.missing is not MissingPolicy.REQUIRED for item in self._config.cameras):
-            self.create_timer(POLL_SECONDS, self._publish, clock=Clock(clock_type=ClockType.STEADY_TIME))
+        self.create_timer(POLL_SECONDS, self._publish, clock=Clock(clock_type=ClockType.STEADY_TIME))
         for source in self._sources:
             source.start()
         cameras = ', '.join(f'{name} ({item.place})' for name, item in inputs.items() if name != JOINTS)
@@ -100,6 +100,13 @@ class PerceptionNode(Node):
         source = VideoSource(item.source, store, loop)
         self._sources.append(source)
         return Input(f'camera {name!r}', item.source, required, problem=lambda: source.problem)
+
+    def _open_joints(self, topic: str) -> Input:
+        """Subscribe to the joint states, which are polled: often there are hundreds a second."""
+        qos = copy.copy(JOINT_QOS)  # rclpy writes the overrides into it
+        self._joints = PolledSubscription(
+            self, JointState, topic, self._on_joints, qos, QoSOverridingOptions(QOS_KINDS))
+        return Input('joint states', self._joints.topic_name, True, 'sensor_msgs/msg/JointState', qos)
 
     def _subscribe(self, name: str, title: str, required: bool, message_type: type, topic: str, qos: QoSProfile,
                    callback: Callable) -> Input:
@@ -140,6 +147,8 @@ class PerceptionNode(Node):
         self._report.message(JOINTS, event, zero_stamp=stamp_ns <= 0)
 
     def _publish(self) -> None:
+        if self._joints:
+            self._joints.poll()
         now_ns = self.get_clock().now().nanoseconds
         frame = self._synchronizer.take(now_ns)
         if frame is None:
