@@ -100,6 +100,19 @@ def test_as_many_prompts_start_as_fit_into_the_time():
         costs.relax(Stage)
     state = replace(EMPTY, deadlines=(1.0,), waiting=tuple(waiting(i, arrived=i, tokens=40) for i in range(1, 5)))
     assert plan_cycle(state, 1.0 - 0.005 - 0.13, costs, ADAPTIVE).start == (1, 2, 3)
+    # In a batch they are padded to the longest.
+    short = replace(state, waiting=(waiting(1, arrived=1, tokens=40), *(waiting(i, 2) for i in range(2, 5))))
+    assert plan_cycle(short, 1.0 - 0.005 - 0.13, costs, ADAPTIVE).start == (1, 2, 3)
+
+
+def test_text_too_long_for_this_cycle_blocks_no_shorter_one():
+    costs = CostModel()
+    costs.observe(Stage.EXTEND, 8, 0.008)
+    for _ in range(60):
+        costs.relax(Stage)
+    state = replace(EMPTY, deadlines=(1.0,), waiting=(waiting(1, priority=0, tokens=200), waiting(2, tokens=8)))
+    assert plan_cycle(state, 0.95, costs, ADAPTIVE).start == (2,)
+    assert plan_cycle(state, 0.6, costs, ADAPTIVE).start == (1,)  # beside it the short one would take 200 tokens too
 
 
 def test_text_waits_without_slot_or_observation():
@@ -245,13 +258,23 @@ def test_whatever_the_state_the_plan_keeps_its_promises(state, now, config, pref
     if plan.start:
         order = {w.request_id: w.order for w in state.waiting}
         assert len(plan.start) <= (1 if alone else state.free_branches) and state.has_observation
-        assert all(order[i] <= order[j] for i in plan.start for j in order if j not in plan.start)
+        timed = not alone and not config.tokens_per_cycle
+        if not timed:
+            assert all(order[i] <= order[j] for i in plan.start for j in order if j not in plan.start)
         assert not (plan.prefill and not state.free_frames)
         assert plan.prefill or state.text_frame_ready
-        if not alone and not config.tokens_per_cycle:
-            tokens = sum(w.prompt_tokens for w in state.waiting if w.request_id in plan.start)
-            cost = plan.prefill * costs.predict(Stage.PREFILL) + costs.predict(Stage.EXTEND, max(1, tokens))
-            assert now + cost <= start_by
+        if timed:
+            tokens = {w.request_id: max(1, w.prompt_tokens) for w in state.waiting}
+
+            def end(chosen):
+                size = max(tokens[i] for i in chosen) * len(chosen)
+                return now + plan.prefill * costs.predict(Stage.PREFILL) + costs.predict(Stage.EXTEND, size)
+
+            assert end(plan.start) <= start_by
+            # Whoever was passed over would not have fitted beside those of higher priority.
+            for j in order.keys() - set(plan.start):
+                before = [i for i in plan.start if order[i] < order[j]]
+                assert len(before) == len(plan.start) or end([*before, j]) > start_by
     if decodes and not alone:
         if config.tokens_per_cycle and state.acting:
             assert plan.decode_steps + state.steps_done <= config.tokens_per_cycle

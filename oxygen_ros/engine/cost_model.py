@@ -15,7 +15,11 @@ OUTLIER = 4.0  # measurements beyond this multiple of what is expected count as 
 
 
 class Stage(enum.Enum):
-    """Stages with a cost of their own. Size: 1 of PREFILL and DENOISE, prompt tokens of EXTEND, branches of DECODE."""
+    """
+    Stages with a cost of their own.
+
+    Size of PREFILL and DENOISE: 1; of EXTEND: branches times the longest prompt; of DECODE: branches.
+    """
 
     PREFILL = 'prefill'
     DENOISE = 'denoise'

@@ -169,12 +169,16 @@ def _start_texts(state: SchedulerState, now: float, start_by: float, costs: Cost
     timed = not alone and not config.tokens_per_cycle
     cost = costs.predict(Stage.PREFILL) if prefill else 0.0
     chosen: list[int] = []
-    tokens = 0
-    for request in sorted(state.waiting, key=lambda r: r.order)[:1 if alone else state.free_branches]:
-        tokens += request.prompt_tokens
-        if timed and now + cost + costs.predict(Stage.EXTEND, max(tokens, 1)) > start_by:
+    longest = 1
+    for request in sorted(state.waiting, key=lambda r: r.order):
+        if len(chosen) == (1 if alone else state.free_branches):
             break
+        # Prompts of a batch are padded to the longest.
+        padded = max(longest, request.prompt_tokens)
+        if timed and now + cost + costs.predict(Stage.EXTEND, padded * (len(chosen) + 1)) > start_by:
+            continue  # a shorter one may fit; this one comes first again after the action
         chosen.append(request.request_id)
+        longest = padded
     if not chosen:
         return None
     # A text must not push out others for a fresher frame: it waits until they end, or an action brings a new frame.

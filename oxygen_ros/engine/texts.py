@@ -127,7 +127,7 @@ class Texts:
                     self._extend(stage, [stream], [row])
             return
         chosen = self._choose(streams, logits)  # part of the step: sampling takes its time too
-        self._meter.measured(stage, sum(map(len, tokens)), start, branches=len(streams))
+        self._meter.measured(stage, len(tokens) * max(map(len, tokens)), start, branches=len(streams))
         self._hand_out(streams, chosen)
 
     def _choose(self, streams: list[TextStream], logits: torch.Tensor) -> list[int | None]:
