@@ -418,11 +418,46 @@ def test_actions_keep_their_deadlines_and_no_text_work_runs_into_them():
     assert rig.engine.statistics.counters.deadline_misses == rig.engine.statistics.counters.late_decodes == 0
     for stage, begin, end, _ in rig.model.calls:
         if stage in ('extend', 'decode'):
-            due = next((chunk.deadline - (chunk.finished - chunk.started) for chunk in chunks if chunk.started > begin),
-                       float('inf'))
+            due = next((chunk.deadline - 0.08 for chunk in chunks if chunk.started > begin), float('inf'))
             assert end <= due + 1e-9, (stage, begin, due)
     # The time in between is used.
     assert set(rig.ends().values()) == {FinishReason.LENGTH} and len(rig.ends()) == 100
+
+
+@pytest.mark.parametrize('phase', [0.0, 0.05, 0.1, 0.15, 0.19])
+def test_frame_that_comes_late_in_the_cycle_makes_no_action_late(phase):
+    """Frames at the rate of the actions, in any phase: the newest frame may come just before the action begins."""
+    rig = warm(Rig(model(prefill=0.05, denoise=0.03, extend=0.004, decode=0.004)))
+    start = rig.clock.now
+    rig.submit(max_tokens=110)
+    for i in range(20):
+        rig.at(start + i * 0.2 + phase, lambda i=i: rig.observe(i + 1))
+        rig.at(start + i * 0.2, lambda i=i: rig.engine.request_action(start + (i + 1) * 0.2))
+    rig.run(start + 4)
+    late = [chunk.finished - chunk.deadline for chunk in rig.chunks()]
+    # Only a frame that comes after the action should have begun can delay it, and by no more than its prefill.
+    assert max(late) <= (max(0.0, phase - 0.2 + 0.08) if phase < 0.165 else 0.0) + 1e-9
+    assert len(rig.chunks()) >= 19 and len(rig.texts()[1]) > 100
+
+
+def test_long_prompt_is_not_begun_in_the_gap_before_the_next_deadline_is_set():
+    rig = warm(Rig(model(prefill=0.03, denoise=0.05, extend=0.15, decode=0.007)))
+    start = rig.clock.now
+    rig.act_every(0.2, start + 3)
+    rig.at(start + 0.99, lambda: rig.submit(timeout=1.5))
+    rig.run(start + 3.1)
+    assert len(rig.chunks()) == 15 and rig.engine.statistics.counters.deadline_misses == 0
+    assert set(rig.ends().values()) == {FinishReason.TIMED_OUT}  # it never fits: 0.15 + 0.08 is more than a cycle
+
+
+def test_text_goes_on_when_an_expected_deadline_is_never_set():
+    rig = warm(Rig(model(prefill=0.03, denoise=0.05, extend=0.15, decode=0.007)))
+    rig.observe(1)
+    for deadline in (0.2, 0.4):
+        rig.engine.request_action(rig.clock.now + deadline)
+    rig.submit(max_tokens=60)
+    rig.run()
+    assert set(rig.ends().values()) == {FinishReason.LENGTH} and len(rig.chunks()) == 2
 
 
 def test_every_action_is_made_of_the_newest_observation():

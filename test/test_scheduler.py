@@ -78,8 +78,8 @@ def test_text_starts_in_order_of_priority_then_arrival():
 
 
 def test_text_never_starts_when_its_prompt_would_delay_the_action():
-    state = replace(EMPTY, deadlines=(1.0,), waiting=(waiting(1),), action_prefilled=True)
-    start_by = 1.0 - 0.03 - 0.005
+    state = replace(EMPTY, deadlines=(1.0,), waiting=(waiting(1),))
+    start_by = 1.0 - 0.08 - 0.005
     assert plan_cycle(state, start_by - 0.0101, COSTS, ADAPTIVE).start == (1,)
     assert plan_cycle(state, start_by - 0.0099, COSTS, ADAPTIVE) == CyclePlan(wait_until=start_by)
 
@@ -138,6 +138,24 @@ def test_decode_step_that_would_end_too_late_is_not_begun():
 def test_without_actions_text_decodes_without_limit():
     plan = plan_cycle(replace(EMPTY, running=(Running(1, 1),)), 1.0, COSTS, ADAPTIVE)
     assert (plan.decode_steps, plan.decode_until) == (None, math.inf)
+
+
+def test_text_leaves_time_for_a_newer_frame_though_the_newest_is_prefilled():
+    state = replace(EMPTY, deadlines=(1.0,), running=(Running(1, 1),), action_prefilled=True)
+    text_by = 1.0 - 0.08 - 0.005
+    assert plan_cycle(state, text_by - 0.0101, COSTS, ADAPTIVE).decode_until == pytest.approx(text_by)
+    waits = plan_cycle(state, text_by - 0.0099, COSTS, ADAPTIVE)
+    assert not waits.act and waits.wait_until == pytest.approx(1.0 - 0.03 - 0.005)
+
+
+def test_text_keeps_clear_of_the_deadline_that_will_probably_be_set_next():
+    state = replace(EMPTY, acting=True, expected=1.0, running=(Running(1, 1),), waiting=(waiting(2),))
+    text_by = 1.0 - 0.08 - 0.005
+    assert plan_cycle(state, text_by - 0.0101, COSTS, ADAPTIVE).start == (2,)
+    assert plan_cycle(replace(state, waiting=()), text_by - 0.0101, COSTS, ADAPTIVE).decode_until == pytest.approx(text_by)
+    assert plan_cycle(state, text_by - 0.0099, COSTS, ADAPTIVE) == CyclePlan(wait_until=text_by)
+    # It was not set: text goes on.
+    assert plan_cycle(replace(state, waiting=()), text_by, COSTS, ADAPTIVE).decode_steps is None
 
 
 # -- fixed number of tokens per cycle ----------------------------------------------------------------------------------
@@ -227,7 +245,8 @@ def states(draw):
         waiting=tuple(Waiting(i, (draw(st.integers(0, 2)), draw(times)), draw(st.integers(0, 60)), draw(expiries))
                       for i in ids[:cut]),
         running=tuple(Running(i, draw(st.integers(1, 4)), draw(expiries)) for i in ids[cut:]),
-        free_branches=draw(st.integers(0, 4)), free_frames=draw(st.integers(0, 3)), steps_done=draw(st.integers(0, 9)))
+        free_branches=draw(st.integers(0, 4)), free_frames=draw(st.integers(0, 3)), steps_done=draw(st.integers(0, 9)),
+        expected=draw(st.none() | times))
 
 
 configs = st.builds(SchedulerConfig, st.sampled_from(Mode), st.sampled_from([0, 0, 4]), st.sampled_from([0.0, 0.01]))
@@ -242,6 +261,10 @@ def test_whatever_the_state_the_plan_keeps_its_promises(state, now, config, pref
     assert plan == plan_cycle(state, now, costs, config) and state == before
     lead = costs.predict(Stage.DENOISE) + config.margin + (not state.action_prefilled) * costs.predict(Stage.PREFILL)
     start_by = state.deadlines[0] - lead if state.deadlines else math.inf
+    full = costs.predict(Stage.DENOISE) + config.margin + costs.predict(Stage.PREFILL)
+    text_by = min((d - full for d in state.deadlines or (state.expected,) if d is not None), default=math.inf)
+    if not state.deadlines and text_by <= now:
+        text_by = math.inf
     alone = config.mode is not Mode.CONTINUOUS_BATCHING
     decodes = plan.decode_steps is None or plan.decode_steps > 0
     assert plan.act + bool(plan.start) + decodes <= 1
@@ -270,16 +293,16 @@ def test_whatever_the_state_the_plan_keeps_its_promises(state, now, config, pref
                 size = max(tokens[i] for i in chosen) * len(chosen)
                 return now + plan.prefill * costs.predict(Stage.PREFILL) + costs.predict(Stage.EXTEND, size)
 
-            assert end(plan.start) <= start_by
+            assert end(plan.start) <= text_by
             # Whoever was passed over would not have fitted beside those of higher priority.
             for j in order.keys() - set(plan.start):
                 before = [i for i in plan.start if order[i] < order[j]]
-                assert len(before) == len(plan.start) or end([*before, j]) > start_by
+                assert len(before) == len(plan.start) or end([*before, j]) > text_by
     if decodes and not alone:
         if config.tokens_per_cycle and state.acting:
             assert plan.decode_steps + state.steps_done <= config.tokens_per_cycle
         else:
-            assert plan.decode_until == start_by
-            assert now + costs.predict(Stage.DECODE, len(state.running)) <= start_by
+            assert plan.decode_until == pytest.approx(text_by)
+            assert now + costs.predict(Stage.DECODE, len(state.running)) <= plan.decode_until
     if not (plan.act or plan.start or decodes):
         assert plan.wait_until > now

@@ -51,7 +51,8 @@ class Engine:
         self._observation: PolicyInput | None = None
         self._instruction = ''
         self._deadlines: deque[float] = deque()  # of actions that are due, ascending
-        self._acting = False
+        self._last_deadline: float | None = None  # None while no action is wanted
+        self._period: float | None = None  # between the last two
         self._steps_done = 0  # decode steps since the last action
         self._text_advanced = False  # any text started or decoded since the last action
 
@@ -68,15 +69,17 @@ class Engine:
 
     def request_action(self, deadline: float) -> None:
         """Ask for one action chunk by a deadline, not before those asked for already."""
-        deadline = max(deadline, *self._deadlines) if self._deadlines else deadline
+        if self._last_deadline is not None:
+            deadline = max(deadline, self._last_deadline)
+            self._period = deadline - self._last_deadline
         self._deadlines.append(deadline)
-        self._acting = True
+        self._last_deadline = deadline
         self._meter.tracer.mark('deadline', deadline)
 
     def cancel_action(self) -> None:
         """Want no action any more; texts may use all the time."""
         self._deadlines.clear()
-        self._acting = False
+        self._last_deadline = self._period = None
 
     def submit(self, request: TextRequest) -> None:
         """
@@ -268,8 +271,9 @@ class Engine:
         ready = (newest is not None and observation is not None
                  and abs(observation.stamp_ns - newest.inputs.stamp_ns) / 1e9 <= self.config.scheduler.text_frame_age)
         return SchedulerState(
-            deadlines=tuple(self._deadlines), acting=self._acting, has_observation=observation is not None,
-            can_act=can_act, text_frame_ready=ready,
+            deadlines=tuple(self._deadlines), acting=self._last_deadline is not None,
+            expected=self._last_deadline + self._period if self._period else None,
+            has_observation=observation is not None, can_act=can_act, text_frame_ready=ready,
             action_prefilled=observation is not None and self._frames.holds(observation, self._instruction),
             waiting=tuple(Waiting(s.request.request_id, (s.request.priority, s.request.arrived), len(s.prompt),
                                   s.request.expires) for s in self._texts.waiting),

@@ -6,7 +6,8 @@ A cycle ends with an action chunk that has a *deadline*. The latest moment at wh
     start_by = deadline - predicted(prefill + denoise) - margin
 
 Until then, text is started and decoded; at that moment the action goes first. A question therefore never delays an
-action, and an action is made from the newest frame there is.
+action, and an action is made from the newest frame there is. If that is prefilled already, the action itself can begin
+later, but text leaves it the time for a newer one that may still come.
 """
 
 from __future__ import annotations
@@ -77,6 +78,7 @@ class SchedulerState:
     What the scheduler sees.
 
     :param deadlines: of the actions that are due next, ascending.
+    :param expected: the deadline that will probably be set next, None if that is unknown.
     :param acting: actions are wanted, even if none is due just now.
     :param has_observation: there is one to prefill.
     :param can_act: it is recent enough to act on.
@@ -97,6 +99,7 @@ class SchedulerState:
     free_branches: int
     free_frames: int
     steps_done: int = 0
+    expected: float | None = None
 
 
 @dataclass(frozen=True)
@@ -136,32 +139,43 @@ def plan_cycle(state: SchedulerState, now: float, costs: CostModel, config: Sche
 
     start_by = math.inf
     if state.deadlines:
-        lead = action_cost(state, costs) + config.margin
+        lead = action_cost(costs, state.action_prefilled) + config.margin
         start_by = state.deadlines[0] - lead
         if now >= start_by:
             return CyclePlan(act=True, skip=_superseded(state.deadlines, now, lead), end=_make_room(state))
 
+    text_by = _end_of_text(state, now, costs, config)
     if state.waiting and state.has_observation and state.free_branches:
-        plan = _start_texts(state, now, start_by, costs, config)
+        plan = _start_texts(state, now, text_by, costs, config)
         if plan is not None:
             return plan
     if state.running:
         fixed = config.tokens_per_cycle if state.acting else 0
         steps = max(0, fixed - state.steps_done) if fixed else None
-        until = math.inf if fixed else start_by
+        until = math.inf if fixed else text_by
         if steps != 0 and now + costs.predict(Stage.DECODE, len(state.running)) <= until:
             return CyclePlan(decode_steps=steps, decode_until=until)
     expiries = [r.expires for r in (*state.waiting, *state.running) if r.expires is not None]
-    return CyclePlan(wait_until=min([start_by, *expiries]))
+    return CyclePlan(wait_until=min([start_by if state.deadlines else text_by, *expiries]))
 
 
-def action_cost(state: SchedulerState, costs: CostModel) -> float:
-    """Return the seconds that the next action is expected to take, with its prefill if there is one."""
-    prefill = 0.0 if state.action_prefilled else costs.predict(Stage.PREFILL)
-    return prefill + costs.predict(Stage.DENOISE)
+def action_cost(costs: CostModel, prefilled: bool) -> float:
+    """Return the seconds that an action is expected to take, with its prefill if it needs one."""
+    return (0.0 if prefilled else costs.predict(Stage.PREFILL)) + costs.predict(Stage.DENOISE)
 
 
-def _start_texts(state: SchedulerState, now: float, start_by: float, costs: CostModel, config: SchedulerConfig,
+def _end_of_text(state: SchedulerState, now: float, costs: CostModel, config: SchedulerConfig) -> float:
+    """Return the time that no text work may go beyond, in the adaptive mode."""
+    lead = action_cost(costs, prefilled=False) + config.margin
+    if state.deadlines:
+        return state.deadlines[0] - lead
+    # In the gap after an action: the next deadline is not set yet, and still there will be one.
+    if state.expected is not None and now < state.expected - lead:
+        return state.expected - lead
+    return math.inf
+
+
+def _start_texts(state: SchedulerState, now: float, text_by: float, costs: CostModel, config: SchedulerConfig,
                  ) -> CyclePlan | None:
     """Start what fits into free slots and, in the adaptive mode, into the time before the next action."""
     alone = config.mode is not Mode.CONTINUOUS_BATCHING
@@ -175,7 +189,7 @@ def _start_texts(state: SchedulerState, now: float, start_by: float, costs: Cost
             break
         # Prompts of a batch are padded to the longest.
         padded = max(longest, request.prompt_tokens)
-        if timed and now + cost + costs.predict(Stage.EXTEND, padded * (len(chosen) + 1)) > start_by:
+        if timed and now + cost + costs.predict(Stage.EXTEND, padded * (len(chosen) + 1)) > text_by:
             continue  # a shorter one may fit; this one comes first again after the action
         chosen.append(request.request_id)
         longest = padded
