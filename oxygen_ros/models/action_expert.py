@@ -9,6 +9,7 @@ from torch import nn
 from oxygen_ros.engine.kv_cache import UnifiedKVCache
 from oxygen_ros.models.gemma import GemmaConfig
 from oxygen_ros.models.layers import modulated_norm, rotary_table, rotate, time_embedding
+from oxygen_ros.models.realtime_chunking import ChunkingMethod, PreviousChunk
 
 
 class ExpertLayer(nn.Module):
@@ -66,25 +67,48 @@ class ActionExpert(nn.Module):
             result += [1 + scale, shift, gate]
         return result
 
-    def denoise(self, noise: torch.Tensor, cache: UnifiedKVCache, frame: int, steps: int) -> torch.Tensor:
+    def denoise(self, noise: torch.Tensor, cache: UnifiedKVCache, frame: int, steps: int,
+                previous: PreviousChunk | None = None) -> torch.Tensor:
         """
         Integrate from noise (t = 1) to actions (t = 0) with `steps` Euler steps.
 
         Flow matching convention of π0: x_t = t * noise + (1 - t) * actions, velocity = noise - actions.
 
         :param noise: float32 [horizon, action_dim].
+        :param previous: the chunk to continue, on the device of `noise`.
         :returns: float32 [horizon, action_dim].
         """
         if steps not in self._schedules:
             self._schedules[steps] = [self.modulation(1.0 - step / steps) for step in range(steps)]
+        if previous is not None and previous.method is ChunkingMethod.TRAINED:
+            return self._denoise_behind(previous, noise, cache, frame, steps)
         x = noise
+        for step, modulation in enumerate(self._schedules[steps]):
+            velocity = self.velocity(x, modulation, cache, frame)
+            if previous is not None:
+                velocity = previous.guide(velocity, x, 1.0 - step / steps)
+            x = x - velocity / steps
+        return x
+
+    def _denoise_behind(self, previous: PreviousChunk, noise: torch.Tensor, cache: UnifiedKVCache, frame: int,
+                        steps: int) -> torch.Tensor:
+        """Denoise with the first actions fixed: for them the flow is over, their time is 0."""
+        fixed = torch.arange(self.horizon, device=noise.device).unsqueeze(-1) < previous.delay
+        actions = previous.padded(self.horizon)
+        over = self.modulation(0.0)
+        x = torch.where(fixed, actions, noise)
         for modulation in self._schedules[steps]:
-            x = x - self.velocity(x, modulation, cache, frame) / steps
+            mixed = [torch.where(fixed, end, now) for end, now in zip(over, modulation)]
+            x = torch.where(fixed, actions, x - self.velocity(x, mixed, cache, frame) / steps)
         return x
 
     def velocity(self, x: torch.Tensor, modulation: list[torch.Tensor], cache: UnifiedKVCache, frame: int,
                  ) -> torch.Tensor:
-        """Return the velocity float32 [horizon, action_dim] of the sample x at the flow time of `modulation`."""
+        """
+        Return the velocity float32 [horizon, action_dim] of the sample x at the flow time of `modulation`.
+
+        :param modulation: see `modulation`; [width] each, or [horizon, width] for a time of its own for each action.
+        """
         c = self.config
         state = cache.frames[frame]
         end = state.length + self.horizon

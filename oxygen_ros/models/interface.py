@@ -16,6 +16,7 @@ import torch
 
 from oxygen_ros.engine.kv_cache import CacheSpec, ExtraSpec, UnifiedKVCache
 from oxygen_ros.errors import ConfigError
+from oxygen_ros.models.checkpoint_statistics import CheckpointStatistics
 from oxygen_ros.observation import Observation
 
 
@@ -37,6 +38,8 @@ class ModelSpec:
     :param suppressed_tokens: tokens that are never generated.
     :param prefix_has_instruction: True if the instruction is part of the prefix, so that a new one needs a new prefill.
     :param layers: decoder layers with K and V; kv_heads, head_dim: sizes of a key.
+    :param text_head_trained: False if the model was never trained to speak, so that its texts would be garbage.
+    :param statistics: of states and actions, from the checkpoint; None if it brings none along.
     """
 
     name: str
@@ -60,6 +63,8 @@ class ModelSpec:
     dtype: torch.dtype = torch.float32
     device: str = 'cpu'
     frame_extras: Mapping[str, ExtraSpec] = field(default_factory=dict)
+    text_head_trained: bool = True
+    statistics: CheckpointStatistics | None = None
 
     def cache_spec(self, frames: int, branches: int, branch_tokens: int) -> CacheSpec:
         """

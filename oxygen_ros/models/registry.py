@@ -12,10 +12,12 @@ import yaml
 
 from oxygen_ros.errors import ConfigError
 from oxygen_ros.files import config_file
+from oxygen_ros.models.checkpoints import Progress
 from oxygen_ros.models.interface import VLAModel
 
 # Family -> module with `load(config, options) -> VLAModel`. Imported only when used.
 FAMILIES = {
+    'pi05': 'oxygen_ros.models.pi05',
     'tiny': 'oxygen_ros.models.tiny',
 }
 DTYPES = {'float32': torch.float32, 'bfloat16': torch.bfloat16}
@@ -25,13 +27,16 @@ DTYPES = {'float32': torch.float32, 'bfloat16': torch.bfloat16}
 class LoadOptions:
     """
     :param checkpoint: directory with the weights; None means random weights, where a family allows that.
-    :param seed: of random weights.
+    :param seed: of random weights. :param progress: told how far loading is; None logs it.
+    :param memory_budget_mib: most MiB for the weights; None is what the device has free.
     """
 
     checkpoint: Path | None = None
     dtype: torch.dtype = torch.float32
     device: str = 'cpu'
     seed: int = 0
+    progress: Progress | None = None
+    memory_budget_mib: float | None = None
 
 
 @dataclass(frozen=True)
