@@ -1,6 +1,8 @@
 """Pictures of several cameras and joint states become frames, by their stamps, whatever goes wrong."""
 
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -26,10 +28,10 @@ def picture():
     return lambda: np.zeros((2, 2, 3), np.uint8)
 
 
-def make(*cameras, joints=None, **options):
+def make(*cameras, joints=None, pool=None, **options):
     """Make a synchronizer without a rate limit; cameras by name or Camera."""
     cameras = [Camera(camera) if isinstance(camera, str) else camera for camera in cameras]
-    return FrameSynchronizer(cameras, joints or JointMerger(), SyncOptions(**{'rate_hz': 0.0, **options}))
+    return FrameSynchronizer(cameras, joints or JointMerger(), SyncOptions(**{'rate_hz': 0.0, **options}), pool)
 
 
 def feed(sync, camera, milliseconds, now=None, decode=None):
@@ -269,16 +271,29 @@ def test_rate_counts_stamps_so_that_late_arrival_costs_no_frame():
     assert all(feed(sync, 'a', 100 * index, now=int(arrival)) for index, arrival in enumerate(arrivals))
 
 
-def test_picture_that_does_not_decode_is_counted_and_the_others_wait_for_the_next():
+@pytest.mark.parametrize('threads', [0, 2])
+def test_picture_that_does_not_decode_is_counted_and_the_others_wait_for_the_next(threads):
     def broken():
         raise ImageError(ImageFault.TRUNCATED, 'half a picture')
 
-    sync = make('a', 'b')
+    sync = make('a', 'b', pool=ThreadPoolExecutor(threads) if threads else None)
     feed(sync, 'a', 0)
     assert feed(sync, 'b', 0, decode=broken) is None
     assert stamps(feed(sync, 'b', 20)) == {'a': 0, 'b': 20}
     assert sync.counters['b'][SyncEvent.UNUSABLE] == 1
     assert sync.faults['b'][ImageFault.TRUNCATED] == 1 and sync.last_fault['b'] == 'half a picture'
+
+
+def test_cameras_of_a_frame_decode_side_by_side():
+    both = threading.Barrier(2, timeout=10)  # breaks if one decodes after the other
+
+    def decode():
+        both.wait()
+        return np.zeros((1, 1, 3), np.uint8)
+
+    sync = make('a', 'b', pool=ThreadPoolExecutor(2))
+    feed(sync, 'a', 0, decode=decode)
+    assert stamps(feed(sync, 'b', 0, decode=decode)) == {'a': 0, 'b': 0}
 
 
 def test_only_pictures_of_frames_are_decoded():

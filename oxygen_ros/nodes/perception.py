@@ -1,8 +1,9 @@
 """
 Node `perception`: camera topics, video sources and joint states in, frames out.
 
-Threads: everything runs in the thread of the executor, only video sources read in threads of their own and leave their
-newest picture in a slot. Pictures are decoded when a frame needs them, not when they arrive.
+Threads: everything runs in the thread of the executor, but video sources read in threads of their own and leave their
+newest picture in a slot, and the pictures of a frame are decoded side by side in a pool, which the executor waits for.
+Pictures that no frame needs are not decoded.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from __future__ import annotations
 import argparse
 import copy
 import functools
+import os
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -60,9 +63,10 @@ class PerceptionNode(Node):
         values = declare_parameters(self, PARAMETERS)
         self._config = read_inputs(values)
         self._channel_order = '' if values['channel_order'] == 'refuse' else values['channel_order']
+        self._pool = ThreadPoolExecutor(min(len(self._config.cameras), os.cpu_count() or 1), 'decode')
         self._synchronizer = FrameSynchronizer(
             [item.camera for item in self._config.cameras],
-            JointMerger(self._config.joints, self._config.joint_max_age_ns), self._config.options)
+            JointMerger(self._config.joints, self._config.joint_max_age_ns), self._config.options, self._pool)
         self._sources: list[VideoSource] = []
         self._frames = self.create_publisher(
             Frame, 'frames', copy.copy(FRAME_QOS), qos_overriding_options=QoSOverridingOptions(QOS_KINDS))
@@ -79,9 +83,10 @@ class PerceptionNode(Node):
         self.get_logger().info(f'frames of {cameras} at up to {self._config.options.rate_hz:g} Hz')
 
     def destroy_node(self) -> None:
-        """End the threads of the video sources, then the node."""
+        """End the threads, then the node."""
         for source in self._sources:
             source.close()
+        self._pool.shutdown(wait=False, cancel_futures=True)
         super().destroy_node()
 
     def _open_camera(self, item: CameraInput, loop: bool) -> Input:

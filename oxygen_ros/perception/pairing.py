@@ -1,28 +1,55 @@
-"""Finds pictures of several cameras that belong together by their stamps: pure functions. No ROS here."""
+"""Finds pictures of several cameras that belong together by their stamps. No ROS here."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import Executor, Future
 
 import numpy as np
 
+from oxygen_ros.perception.images import ImageError
 
-@dataclass(eq=False)
+
 class Picture:
     """
     A picture that waits for its frame.
 
     :param stamp_ns: the time it counts as taken at.
-    :param decode: gives uint8 [height, width, 3] RGB, or raises ImageError.
-    :param pixels: what `decode` gave, None before.
+    :param decode: gives uint8 [height, width, 3] RGB, or raises ImageError; called once at most.
     """
 
-    camera: str
-    stamp_ns: int
-    tf_frame: str
-    decode: Callable[[], np.ndarray] = field(repr=False)
-    pixels: np.ndarray | None = field(default=None, repr=False)
+    def __init__(self, camera: str, stamp_ns: int, tf_frame: str, decode: Callable[[], np.ndarray]):
+        self.camera = camera
+        self.stamp_ns = stamp_ns
+        self.tf_frame = tf_frame
+        self._decode = decode
+        self._result: Future[np.ndarray] | None = None
+
+    @property
+    def started(self) -> bool:
+        """Tell whether decoding has begun."""
+        return self._result is not None
+
+    def start(self, pool: Executor | None) -> None:
+        """Begin to decode in a thread of the pool, without a pool at once; no effect the second time."""
+        if self._result is not None:
+            return
+        if pool is not None:
+            self._result = pool.submit(self._decode)
+            return
+        self._result = Future()
+        try:
+            self._result.set_result(self._decode())
+        except ImageError as error:
+            self._result.set_exception(error)
+
+    def pixels(self) -> np.ndarray:
+        """
+        Return uint8 [height, width, 3], RGB, after `start`; waits until it is decoded.
+
+        :raises ImageError: it cannot be decoded.
+        """
+        return self._result.result()
 
 
 Queues = Mapping[str, Sequence[Picture]]  # camera -> pictures by stamp, oldest first

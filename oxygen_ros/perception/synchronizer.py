@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,14 +35,17 @@ class FrameSynchronizer:
 
     :param cameras: at least one, with unique names.
     :param joints: merges the joint states; the frame takes its snapshot at the stamp of the frame.
+    :param pool: threads that decode, so that the cameras of a frame do not wait for each other; None decodes inline.
     """
 
-    def __init__(self, cameras: Sequence[Camera], joints: JointMerger, options: SyncOptions | None = None):
+    def __init__(self, cameras: Sequence[Camera], joints: JointMerger, options: SyncOptions | None = None,
+                 pool: Executor | None = None):
         if not cameras or len({camera.name for camera in cameras}) != len(cameras):
             raise ValueError(f'at least one camera and unique names, not {[camera.name for camera in cameras]}')
         self.cameras = tuple(cameras)
         self.joints = joints
         self.options = options or SyncOptions()
+        self._pool = pool
         self.counters: dict[str, Counter[SyncEvent]] = {
             name: Counter() for name in (*(camera.name for camera in cameras), JOINTS)}
         self.faults: dict[str, Counter[ImageFault]] = {camera.name: Counter() for camera in cameras}
@@ -96,7 +100,7 @@ class FrameSynchronizer:
             counters[SyncEvent.SKIPPED] += 1
             del waiting[0]
         if self._is_likely_next(picture, now_ns):
-            self._decode(picture)  # done before the last picture of the frame arrives
+            picture.start(self._pool)  # done before the last picture of the frame arrives
         return SyncEvent.RECEIVED
 
     def refuse_image(self, camera: str, error: ImageError) -> None:
@@ -135,8 +139,10 @@ class FrameSynchronizer:
             joints = self.joints.snapshot(stamp_ns)
             if self.options.require_joints and (joints.missing or not joints.names):
                 return None
-            decoded = [self._decode(picture) for picture in pictures.values()]
-            if all(decoded):
+            for picture in pictures.values():
+                picture.start(self._pool)
+            usable = [self._is_usable(picture) for picture in pictures.values()]
+            if all(usable):
                 break  # otherwise the bad ones have left their queues: look for a set without them
         self._consume(pictures, SyncEvent.USED)
         self._due_ns = max(stamp_ns, self._due_ns) + self._period_ns
@@ -144,7 +150,7 @@ class FrameSynchronizer:
         self._number += 1
         observation = Observation(
             number=self._number, stamp_ns=stamp_ns, tf_frame=self.options.tf_frame,
-            images={camera.name: pictures[camera.name].pixels for camera in self.cameras if camera.name in pictures},
+            images={camera.name: pictures[camera.name].pixels() for camera in self.cameras if camera.name in pictures},
             joint_names=joints.names, joint_positions=joints.positions, joint_velocities=joints.velocities)
         return SynchronizedFrame(
             observation, joints=joints,
@@ -186,16 +192,14 @@ class FrameSynchronizer:
         """Tell whether a new picture will most likely be part of the next frame; at most one of a camera at a time."""
         waiting = self._waiting[picture.camera]
         return (waiting[-1] is picture and self._is_due(picture.stamp_ns)
-                and all(other.pixels is None for other in waiting)
+                and not any(other.started for other in waiting)
                 and all(self._is_alive(camera.name, now_ns) for camera in self.cameras
                         if camera.missing is MissingPolicy.REQUIRED))
 
-    def _decode(self, picture: Picture) -> bool:
-        """Decode a picture in place; if that fails it is counted and leaves the queue."""
-        if picture.pixels is not None:
-            return True
+    def _is_usable(self, picture: Picture) -> bool:
+        """Wait for a picture that is being decoded; if that fails it is counted and leaves the queue."""
         try:
-            picture.pixels = picture.decode()
+            picture.pixels()
             return True
         except ImageError as error:
             self._count_fault(picture.camera, error)
