@@ -158,6 +158,15 @@ def test_text_on_a_frame_that_is_too_old_prefills_the_newest_and_the_action_uses
     assert rig.model.count('prefill') == 2 and rig.chunks()[0].inputs.number == 2
 
 
+def test_text_is_about_the_newest_observation_also_when_stamps_run_backwards():
+    rig = Rig()
+    for number, age in ((1, 0.0), (2, 2.0)):
+        rig.observe(number, age)
+        rig.submit(max_tokens=1)
+        rig.run()
+    assert [event.inputs.number for event in rig.events] == [1, 2]
+
+
 def test_all_texts_of_all_frames_decode_in_one_batch():
     rig = Rig(model(prefill=0, denoise=0, extend=0, decode=0.01))
     for number in range(1, 4):
@@ -732,16 +741,24 @@ def test_warm_up_measures_every_stage_and_leaves_nothing():
 
 def test_first_round_of_the_warm_up_does_not_count():
     rig = Rig(model(denoise=5.0))
-    seen = []
 
     def slow_at_first(stage, what):
-        seen.append(stage)
-        rig.model.seconds['denoise'] = 0.05
+        if stage == 'denoise':
+            rig.model.seconds['denoise'] = 0.05
         return False
 
     rig.model.raises = slow_at_first
     warm(rig)
     assert rig.engine.costs.predict(Stage.DENOISE) < 0.1
+
+
+def test_cost_of_prompts_is_that_of_the_padded_batch():
+    rig = Rig()
+    rig.observe(1)
+    rig.submit(max_tokens=1)
+    rig.submit('answer', 'x' * 20, max_tokens=1)
+    rig.run()
+    assert list(rig.engine.costs._estimates[Stage.EXTEND]) == [48]  # 2 x 22, in steps of 8
 
 
 def test_sampling_counts_as_part_of_a_decode_step(monkeypatch):

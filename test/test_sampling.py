@@ -50,9 +50,10 @@ def test_suppressed_tokens_are_never_chosen():
         assert chosen <= {0, 2}
 
 
-def test_rows_do_not_depend_on_their_neighbours():
+@pytest.mark.parametrize('top_p', [1.0, 0.9])
+def test_rows_do_not_depend_on_their_neighbours(top_p):
     def sequence(others, row):
-        samplers = [Sampler(SamplingParams(temperature=1.0, seed=seed)) for seed in others]
+        samplers = [Sampler(SamplingParams(temperature=1.0, top_p=top_p, seed=seed)) for seed in others]
         logits = torch.randn((12, len(others), 40), generator=torch.Generator().manual_seed(5))
         logits[:, row] = torch.randn((12, 40), generator=torch.Generator().manual_seed(6))
         return [choose_tokens(samplers, step, None)[row] for step in logits]

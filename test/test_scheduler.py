@@ -152,10 +152,11 @@ def test_text_keeps_clear_of_the_deadline_that_will_probably_be_set_next():
     state = replace(EMPTY, acting=True, expected=1.0, running=(Running(1, 1),), waiting=(waiting(2),))
     text_by = 1.0 - 0.08 - 0.005
     assert plan_cycle(state, text_by - 0.0101, COSTS, ADAPTIVE).start == (2,)
-    assert plan_cycle(replace(state, waiting=()), text_by - 0.0101, COSTS, ADAPTIVE).decode_until == pytest.approx(text_by)
     assert plan_cycle(state, text_by - 0.0099, COSTS, ADAPTIVE) == CyclePlan(wait_until=text_by)
+    decodes = replace(state, waiting=())
+    assert plan_cycle(decodes, text_by - 0.0101, COSTS, ADAPTIVE).decode_until == pytest.approx(text_by)
     # It was not set: text goes on.
-    assert plan_cycle(replace(state, waiting=()), text_by, COSTS, ADAPTIVE).decode_steps is None
+    assert plan_cycle(decodes, text_by, COSTS, ADAPTIVE).decode_steps is None
 
 
 # -- fixed number of tokens per cycle ----------------------------------------------------------------------------------

@@ -141,6 +141,21 @@ def test_stop_cancels_what_has_not_run(worker, engine):
     assert engine.ran == []
 
 
+def test_stop_lets_no_further_command_run_while_it_waits(worker, engine):
+    started, go_on, stopped = threading.Event(), threading.Event(), []
+    worker.post(lambda engine: (started.set(), go_on.wait(SOON)))
+    future = worker.call(lambda engine: engine.ran.append('ran'))
+    worker.start()
+    assert started.wait(SOON)
+    stopper = threading.Thread(target=lambda: stopped.append(worker.stop(SOON)))
+    stopper.start()
+    while not worker._stopping:
+        time.sleep(1e-3)
+    go_on.set()
+    stopper.join(SOON)
+    assert stopped == [True] and future.cancelled() and engine.ran == []
+
+
 def test_stop_before_the_start_and_twice(worker):
     future = worker.call(lambda engine: 1)
     assert worker.stop() and worker.stop()
