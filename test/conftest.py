@@ -19,7 +19,8 @@ import pytest
 @contextlib.contextmanager
 def claimed_domain():
     """Claim a ROS domain that no other test process on this machine uses at the same time."""
-    for domain in range(10, 100):
+    for offset in range(90):  # from a place of our own, because not every user of a domain claims it here
+        domain = 10 + (os.getpid() + offset) % 90
         path = Path(tempfile.gettempdir()) / f'oxygen_ros_test_domain_{os.getuid()}_{domain}.lock'
         with open(path, 'w') as lock:
             try:
