@@ -35,7 +35,7 @@ class JointSnapshot:
     :param positions: float64 [joints], rad (m for prismatic joints), finite.
     :param velocities: float64 [joints], rad/s, or None unless the velocity of every joint is known.
     :param stamp_ns: stamp of the oldest position, 0 without any.
-    :param missing: joints of the robot (or joints seen before) without a fresh position.
+    :param missing: joints of the robot (without a list: joints that had a position before) without a fresh position.
     """
 
     names: tuple[str, ...]
@@ -85,6 +85,7 @@ class JointMerger:
         self.not_finite: set[str] = set()   # joints whose newest position was NaN or infinite
         self._fixed = bool(joints)
         self._column = {name: column for column, name in enumerate(joints)}
+        self._wanted = set(range(len(joints)))  # columns that should have a position
         self._max_age_ns = max_age_ns
         self._keep_ns = max(1_000_000_000, 2 * max_age_ns)
         self._samples: list[_Sample] = []   # ordered by stamp
@@ -118,6 +119,8 @@ class JointMerger:
         if len(positions):
             sample.positions[:] = np.asarray(positions, np.float64)[layout.sources]
             self._note_not_finite(sample)
+            if not self._fixed:
+                self._wanted.update(sample.columns.tolist())
         if len(velocities) == len(names):
             sample.velocities[:] = np.asarray(velocities, np.float64)[layout.sources]
         elif len(velocities):
@@ -157,7 +160,7 @@ class JointMerger:
             positions=positions[known],
             velocities=velocities[known] if all_velocities else None,
             stamp_ns=oldest_ns if known.any() else 0,
-            missing=tuple(name for name, column in self._column.items() if not known[column]))
+            missing=tuple(name for name, column in self._column.items() if not known[column] and column in self._wanted))
 
     def newest(self) -> JointSnapshot:
         """Return the snapshot at the stamp of the newest message."""
