@@ -29,6 +29,7 @@ class Refusal(enum.Enum):
 
     PROMPT_TOO_LONG = 'prompt_too_long'
     QUEUE_FULL = 'queue_full'
+    NO_TEXT_HEAD = 'no_text_head'
 
 
 class AdmissionError(Exception):

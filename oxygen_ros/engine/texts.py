@@ -42,6 +42,10 @@ class Texts:
         """Queue a text; see `Engine.submit`."""
         if any(stream.request.request_id == request.request_id for stream in (*self.waiting, *self.running)):
             raise ValueError(f'request id {request.request_id} is in use')
+        if not self._model.spec.text_head_trained:
+            raise AdmissionError(Refusal.NO_TEXT_HEAD, f'model {self._model.spec.name} was never trained to speak, its '
+                                 'words would be garbage: use a checkpoint that was, and say text_head_trained: true '
+                                 'in its model file')
         most, longest = self._config.branch_tokens, LONGEST_TOKEN * self._config.branch_tokens
         if len(request.text) > longest:  # never tokenized, for that takes long
             raise AdmissionError(Refusal.PROMPT_TOO_LONG, f'the text has {len(request.text)} characters, at most '

@@ -96,11 +96,11 @@ class InferenceNode(LifecycleNode):
         self.session.commands.resume()
         self.worker.post(lambda engine: engine.begin(instruction))
         self._tick = None
-        for rate, callback in ((values['action.rate'], self._action_due), (values['command.rate'], self._command_due),
-                               (values['speech.rate'], lambda: self.submit_task('speech')),
-                               (values['memory.rate'], lambda: self.submit_task('memory'))):
-            if rate > 0:
-                self._task_timers.append(self.create_timer(1.0 / rate, callback))
+        timers = [(values['action.rate'], self._action_due), (values['command.rate'], self._command_due)]
+        if self.session.spec.text_head_trained:
+            timers += [(values['speech.rate'], lambda: self.submit_task('speech')),
+                       (values['memory.rate'], lambda: self.submit_task('memory'))]
+        self._task_timers = [self.create_timer(1.0 / rate, callback) for rate, callback in timers if rate > 0]
         self.active = True
         return super().on_activate(state)
 
@@ -144,6 +144,9 @@ class InferenceNode(LifecycleNode):
         spec, size = self.session.spec, self.session.engine.cache.spec.total_bytes()
         self.get_logger().info(f'model {spec.name} (weights: {spec.weights}) ready after '
                                f'{time.monotonic() - started:.1f} s, KV cache {size / 2**20:.1f} MiB')
+        if not spec.text_head_trained:
+            self.get_logger().warning(f'model {spec.name} was never trained to speak: it acts, but there are no lines, '
+                                      'answers or notes (text_head_trained in its model file)')
         if spec.random_weights:
             self.get_logger().warning('the weights are random: actions and texts mean nothing'
                                       + ('' if self.may_move else '; no commands are published, allow_random_weights '
