@@ -160,7 +160,8 @@ class JointMerger:
             positions=positions[known],
             velocities=velocities[known] if all_velocities else None,
             stamp_ns=oldest_ns if known.any() else 0,
-            missing=tuple(name for name, column in self._column.items() if not known[column] and column in self._wanted))
+            missing=tuple(name for name, column in self._column.items()
+                          if column in self._wanted and not known[column]))
 
     def newest(self) -> JointSnapshot:
         """Return the snapshot at the stamp of the newest message."""
