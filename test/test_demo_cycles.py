@@ -41,6 +41,13 @@ def test_deadlines_that_passed_before_the_work_began_are_not_served():
     assert [cycle.deadline for cycle in trace.cycles] == pytest.approx([0.600])
 
 
+def test_a_chunk_serves_the_deadline_that_the_engine_says():
+    chunk = action(1, 250)
+    chunk[-1]['args']['deadline'] = 0.2  # late, but the next one has time
+    trace = analyse([deadline(200), deadline(400), *chunk, *action(2, 360)])
+    assert [cycle.deadline for cycle in trace.cycles] == pytest.approx([0.2, 0.4])
+
+
 def test_the_warm_up_before_the_first_deadline_is_left_out():
     trace = analyse([span('prefill', 0, 90, frame=0), span('decode', 90, 95, branches=8), deadline(200),
                      *action(1, 160)])

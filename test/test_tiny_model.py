@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from small_policy import policy_input, small_config, small_policy
+from small_policy import policy_input, small_policy
 
 from oxygen_ros.engine.kv_cache import UnifiedKVCache
 from oxygen_ros.errors import ConfigError
-from oxygen_ros.files import config_file
-from oxygen_ros.models.checkpoints import WEIGHTS, load_strict
+from oxygen_ros.models.checkpoints import WEIGHTS
 from oxygen_ros.models.registry import LoadOptions, load_model, read_model_file
-from oxygen_ros.models.tiny import CONTROLS, TinyModel
+from oxygen_ros.models.tiny import CONTROLS
 
 CASES = Path(__file__).parent / 'data' / 'cases'
 
@@ -169,107 +168,3 @@ def test_bfloat16_runs_without_a_warning_and_stays_close(recwarn):
     for one, other in zip(*results):
         assert float((one - other).norm() / one.norm()) < 0.1
     assert not [warning for warning in recwarn if 'dtype' in str(warning.message)]
-
-
-# -- checkpoints -------------------------------------------------------------------------------------------------------
-
-def test_checkpoint_loads_strictly(tmp_path, model):
-    state = {name: value + 1 for name, value in model.network.state_dict().items()}
-    save_file(state, tmp_path / WEIGHTS)
-    other = small_policy(5)
-    load_strict(other.network, tmp_path)
-    assert all(torch.equal(value, state[name]) for name, value in other.network.state_dict().items())
-
-
-def test_checkpoint_that_does_not_fit_names_every_kind_of_mistake_and_changes_nothing(tmp_path, model):
-    state = dict(model.network.state_dict())
-    before = {name: value.clone() for name, value in state.items()}
-    del state['decoder.norm']
-    state['expert.action_in.weight'] = torch.zeros((2, 3))
-    state['stranger'] = torch.zeros(1)
-    save_file(state, tmp_path / WEIGHTS)
-    with pytest.raises(ConfigError) as error:
-        load_strict(model.network, tmp_path)
-    text = str(error.value)
-    for part in ('decoder.norm', 'stranger', 'expert.action_in.weight', '[2, 3]', '[24, 6]'):
-        assert part in text
-    assert '\n' not in text
-    assert all(torch.equal(value, before[name]) for name, value in model.network.state_dict().items())
-
-
-def test_long_list_of_mistakes_is_cut(tmp_path, model):
-    save_file({'stranger': torch.zeros(1)}, tmp_path / WEIGHTS)
-    with pytest.raises(ConfigError, match=r'and \d+ more.*stranger'):
-        load_strict(model.network, tmp_path)
-
-
-@pytest.mark.parametrize('content', [b'', b'not weights', b'\x80\x02pickle'])
-def test_broken_weights_file_is_one_clear_line(tmp_path, model, content):
-    (tmp_path / WEIGHTS).write_bytes(content)
-    with pytest.raises(ConfigError, match='cannot be read') as error:
-        load_strict(model.network, tmp_path)
-    assert '\n' not in str(error.value)
-
-
-def test_directory_without_weights_is_named(tmp_path, model):
-    with pytest.raises(ConfigError, match=f'no {WEIGHTS}'):
-        load_strict(model.network, tmp_path)
-
-
-# -- model files -------------------------------------------------------------------------------------------------------
-
-def written(path, text):
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return str(path)
-
-
-def test_unknown_model_names_the_choices():
-    with pytest.raises(ConfigError, match="unknown model 'giant'.*tiny"):
-        read_model_file('giant')
-
-
-@pytest.mark.parametrize(('text', 'message'), [
-    ('family: tiny', 'lacks layout'), ('layout: x', 'lacks family'), ('[1, 2]', 'lacks family and layout'),
-    ('', 'lacks family and layout'), ('a: [', 'not valid YAML'), (b'\xff\xfe\x00', 'not valid YAML'),
-    ('{family: giant, layout: x}', "unknown family 'giant'"), ('{family: [tiny], layout: x}', 'unknown family')])
-def test_broken_model_file_is_one_clear_line(tmp_path, text, message):
-    with pytest.raises(ConfigError, match=message) as error:
-        read_model_file(written(tmp_path / 'model.yaml', text))
-    assert '\n' not in str(error.value)
-
-
-@pytest.mark.parametrize('change', [
-    {'words': None}, {'words': ['a', 'b']}, {'words': 'cup cup'}, {'vision': {'image': 30}}, {'vision': 7},
-    {'decoder': {'width': 8, 'depth': 1, 'mlp': 8, 'heads': 3, 'kv_heads': 2, 'head_dim': 4}}, {'horizon': 'many'}])
-def test_wrong_value_in_a_model_file_is_one_clear_line(tmp_path, change):
-    import yaml
-    path = written(tmp_path / 'mine.yaml', yaml.safe_dump({**small_config(), **change}))
-    with pytest.raises(ConfigError, match='model file mine') as error:
-        load_model(read_model_file(path), LoadOptions())
-    assert '\n' not in str(error.value)
-
-
-@pytest.mark.parametrize('key', ['words', 'cameras', 'vision', 'decoder', 'expert', 'horizon', 'prompt_tokens'])
-def test_missing_key_in_a_model_file_is_named(tmp_path, key):
-    import yaml
-    config = small_config()
-    del config[key]
-    path = written(tmp_path / 'mine.yaml', yaml.safe_dump(config))
-    with pytest.raises(ConfigError, match=f"lacks the key '{key}'"):
-        load_model(read_model_file(path), LoadOptions())
-
-
-def test_missing_checkpoint_and_device_are_named(tmp_path):
-    file = read_model_file('tiny')
-    with pytest.raises(ConfigError, match='is not a directory'):
-        load_model(file, LoadOptions(checkpoint=tmp_path / 'nowhere'))
-    for device in ('cuda:99', 'gpu'):
-        with pytest.raises(ConfigError, match=f"device '{device}' is not available"):
-            load_model(file, LoadOptions(device=device))
-
-
-def test_model_file_may_be_given_by_path(tmp_path):
-    path = tmp_path / 'copy.yaml'
-    path.write_text(config_file('models', 'tiny').read_text())
-    assert read_model_file(str(path)).name == 'copy'
-    assert isinstance(small_policy(), TinyModel)

@@ -82,8 +82,8 @@ def analyse(events: Sequence[dict]) -> Trace:
     """
     Find the cycles in the events of a trace.
 
-    A chunk belongs to the first deadline not yet served; those that had passed when its work began are skipped, as the
-    engine does.
+    A chunk belongs to the deadline that the engine says, and those before it are given up. Where it does not say so,
+    the chunk belongs to the first that had not passed when the work began.
 
     :param events: as `read_trace` returns them.
     """
@@ -112,7 +112,8 @@ def analyse(events: Sequence[dict]) -> Trace:
             begin = before.start if own_prefill else span.start
         elif span.stage == 'publish' and open_deadlines:
             due = deadline = open_deadlines.pop(0)
-            while open_deadlines and deadline < begin:
+            served = arguments['deadline'] - 1e-6 if 'deadline' in arguments else begin
+            while open_deadlines and deadline < served:
                 deadline = open_deadlines.pop(0)
             cycles.append(Cycle(span.frame, begin, span.end, deadline, due, last_decode))
             last_decode = None
