@@ -181,7 +181,8 @@ class InputReport:
         joints = self._joints or merger.newest()
         if joints.missing:
             shown = ', '.join(joints.missing[:8]) + (', ...' if len(joints.missing) > 8 else '')
-            level = Level.ERROR if self._synchronizer.options.require_joints else Level.WARN  # the model may not need it
+            # A model may do without some joints; the inference node knows.
+            level = Level.ERROR if self._synchronizer.options.require_joints else Level.WARN
             self._alarm(JOINTS, 'missing', level,
                         f'no fresh position of {len(joints.missing)} of {len(joints.missing) + len(joints.names)} '
                         f'joints ({shown}): check their driver, and that joint states and pictures share a clock',
