@@ -333,6 +333,17 @@ def test_window_never_overflows_whatever_is_asked():
     assert set(rig.ends().values()) == {FinishReason.LENGTH}
 
 
+def test_text_that_breaks_the_tokenizer_is_refused_and_the_others_go_on():
+    rig = Rig()
+    rig.observe(1)
+    text = rig.submit()
+    with pytest.raises(AdmissionError, match='UnicodeEncodeError') as refused:
+        rig.submit('answer', 'half a pair: \ud83d')
+    assert refused.value.refusal is Refusal.BAD_PROMPT
+    rig.run()
+    assert rig.ends() == {text: FinishReason.LENGTH}
+
+
 def test_two_texts_with_one_id_are_refused():
     rig = Rig()
     rig.engine.submit(TextRequest(5, 'speech'))
@@ -586,14 +597,16 @@ def test_no_action_comes_after_they_are_not_wanted_any_more():
     assert not rig.chunks() and not rig.skipped()
 
 
-def test_deadlines_never_run_backwards():
-    rig = Rig(model(prefill=0.01, denoise=0.01))
+def test_deadline_far_away_blocks_no_nearer_one():
+    """As when simulated time stood still for a while and was taken for slow."""
+    rig = warm(Rig(model(prefill=0.01, denoise=0.01), max_frame_age=60.0))
     rig.observe(1)
-    for deadline in (0.3, 0.1, 0.4):
+    for deadline in (30.0, 0.1, 0.4):
         rig.engine.request_action(rig.clock.now + deadline)
     start = rig.clock.now
     rig.run()
-    assert [round(chunk.deadline - start, 3) for chunk in rig.chunks()] == [0.3, 0.3, 0.4]
+    assert [chunk.deadline - start for chunk in rig.chunks()] == pytest.approx([0.1, 0.4, 30.0])
+    assert all(chunk.finished <= chunk.deadline for chunk in rig.chunks())
 
 
 def test_fixed_number_of_decode_steps_per_cycle():

@@ -30,6 +30,12 @@ def test_closing_marks_belong_to_their_sentence():
     assert split('He said "go." (Now!) Yes') == ['He said "go."', '(Now!)', 'Yes']
 
 
+def test_full_width_marks_need_no_blank():
+    assert split('我看到一个杯子。它是红色的！', '「好吗？」他问。Good.') == [
+        '我看到一个杯子。', '它是红色的！', '「好吗？」', '他问。', 'Good.']
+    assert split('好', '。', '」', '再') == ['好。」', '再']
+
+
 def test_line_breaks_end_sentences():
     assert split('one\n\ntwo\nthree') == ['one', 'two', 'three']
 
@@ -57,7 +63,7 @@ def test_no_text_is_lost_or_doubled(increments):
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.text('abc .!?"\n', max_size=250), st.lists(st.integers(1, 9), max_size=80))
+@given(st.text('abc .!?"\n。」', max_size=250), st.lists(st.integers(1, 9), max_size=80))
 def test_sentences_do_not_depend_on_how_the_text_came(text, sizes):
     increments, rest = [], text
     for size in sizes:

@@ -6,9 +6,9 @@ Threads: none of its own. All methods are called by one thread (see worker.py), 
 
 from __future__ import annotations
 
+import bisect
 import math
 import time
-from collections import deque
 from collections.abc import Callable
 
 import torch
@@ -50,7 +50,7 @@ class Engine:
         self._texts = Texts(model, self.cache, self._meter, config, self.statistics, emit)
         self._observation: PolicyInput | None = None
         self._instruction = ''
-        self._deadlines: deque[float] = deque()  # of actions that are due, ascending
+        self._deadlines: list[float] = []  # of the actions that were asked for, ascending
         self._last_deadline: float | None = None  # None while no action is wanted
         self._period: float | None = None  # between the last two
         self._steps_done = 0  # decode steps since the last action
@@ -68,12 +68,11 @@ class Engine:
         self._instruction = instruction
 
     def request_action(self, deadline: float) -> None:
-        """Ask for one action chunk by a deadline, not before those asked for already."""
+        """Ask for one action chunk by a deadline."""
         if self._last_deadline is not None:
-            deadline = max(deadline, self._last_deadline)
             self._period = deadline - self._last_deadline
-        self._deadlines.append(deadline)
         self._last_deadline = deadline
+        bisect.insort(self._deadlines, deadline)
         self._meter.tracer.mark('deadline', deadline)
 
     def cancel_action(self) -> None:
@@ -173,9 +172,8 @@ class Engine:
         if not self._text_advanced and (self._texts.waiting or self._texts.running):
             self.costs.relax((Stage.EXTEND, Stage.DECODE))
         self._steps_done, self._text_advanced = 0, False
-        for _ in range(skip):
-            self._deadlines.popleft()
-        deadline = self._deadlines.popleft()
+        deadline = self._deadlines[skip]
+        del self._deadlines[:skip + 1]
         self.statistics.counters.deadline_misses += skip
         inputs = self._observation
         if problem:
@@ -272,7 +270,7 @@ class Engine:
                  and abs(observation.stamp_ns - newest.inputs.stamp_ns) / 1e9 <= self.config.scheduler.text_frame_age)
         return SchedulerState(
             deadlines=tuple(self._deadlines), acting=self._last_deadline is not None,
-            expected=self._last_deadline + self._period if self._period else None,
+            expected=self._last_deadline + self._period if self._period is not None else None,
             has_observation=observation is not None, can_act=can_act, text_frame_ready=ready,
             action_prefilled=observation is not None and self._frames.holds(observation, self._instruction),
             waiting=tuple(Waiting(s.request.request_id, (s.request.priority, s.request.arrived), len(s.prompt),

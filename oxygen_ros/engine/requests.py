@@ -28,6 +28,7 @@ class Refusal(enum.Enum):
     """Why a request was not admitted."""
 
     PROMPT_TOO_LONG = 'prompt_too_long'
+    BAD_PROMPT = 'bad_prompt'
     QUEUE_FULL = 'queue_full'
     NO_TEXT_HEAD = 'no_text_head'
 

@@ -50,7 +50,11 @@ class Texts:
         if len(request.text) > longest:  # never tokenized, for that takes long
             raise AdmissionError(Refusal.PROMPT_TOO_LONG, f'the text has {len(request.text)} characters, at most '
                                  f'{longest} are looked at: shorten it or raise branch_tokens')
-        prompt = self._model.branch_prompt(request.task, request.text)
+        try:
+            prompt = self._model.branch_prompt(request.task, request.text)
+        except Exception as error:  # noqa: B902 - whatever a tokenizer raises, the other requests go on
+            raise AdmissionError(Refusal.BAD_PROMPT, f'no prompt of task {request.task!r} can be made of this text: '
+                                 f'{type(error).__name__}: {error}') from error
         if len(prompt) >= most:
             raise AdmissionError(Refusal.PROMPT_TOO_LONG, f'the prompt has {len(prompt)} tokens, a branch holds '
                                  f'{most}: shorten the text or raise branch_tokens')

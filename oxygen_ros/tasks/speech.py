@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
-# The end of a sentence: a mark, perhaps a closing quote or bracket, then white space.
-_END = re.compile(r'[.!?…。！？]+["\'”’)\]]*\s+|\n+')
+# The end of a sentence: a mark, perhaps a closing quote or bracket, white space. Full-width marks do without the latter.
+_CLOSE = r'["\'”’)\]」』）]'
+_END = re.compile(rf'[.!?…。！？]+{_CLOSE}*\s+|[。！？]+{_CLOSE}*(?=[^\s.!?…。！？"\'”’)\]」』）])|\n+')
 LONGEST = 300  # characters after which a sentence is cut at a blank, so that speech never waits for ever
 
 
