@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-# The end of a sentence: a mark, perhaps a closing quote or bracket, white space. Full-width marks do without the latter.
+# The end of a sentence: a mark, perhaps a closing quote or bracket, white space. Full-width marks need no white space.
 _CLOSE = r'["\'”’)\]」』）]'
 _END = re.compile(rf'[.!?…。！？]+{_CLOSE}*\s+|[。！？]+{_CLOSE}*(?=[^\s.!?…。！？"\'”’)\]」』）])|\n+')
 LONGEST = 300  # characters after which a sentence is cut at a blank, so that speech never waits for ever
