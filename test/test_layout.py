@@ -94,3 +94,11 @@ def test_layout_needs_statistics_that_fit():
         Layout(('a', 'b'), ('b',), action_statistics=LIMITS)
     with pytest.raises(ValueError, match='state name a joint twice'):
         Layout(('a', 'a'), ('b',))
+
+
+def test_grippers_can_stay_absolute_among_deltas():
+    layout = Layout(('a', 'grip'), ('grip', 'a'), ActionMode.DELTA, action_statistics=LIMITS, absolute=('grip',))
+    targets = layout.decode_actions(np.zeros((2, 4)), ['a', 'grip'], np.array([0.25, 7.0]))
+    assert targets == pytest.approx(np.array([[0.0, 2.25]] * 2), abs=1e-5)
+    with pytest.raises(ValueError, match='absolute names'):
+        Layout(('a',), ('a',), ActionMode.DELTA, absolute=('b',))

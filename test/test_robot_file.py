@@ -176,3 +176,15 @@ def test_camera_that_the_robot_does_not_have_is_named(tmp_path):
     with pytest.raises(ConfigError, match="no camera 'right_wrist'"):
         robot.require_cameras(case['checkpoint_cameras'])
     robot.require_cameras(case['robot_cameras'])
+
+
+def test_absolute_joints_are_read_and_must_be_actions(tmp_path):
+    content = two_joints()
+    content['layouts']['joints']['absolute'] = ['b']
+    assert load_robot(write(tmp_path, content)).layout('joints').absolute == ('b',)
+    content['layouts']['joints']['absolute'] = ['a']
+    with pytest.raises(ConfigError, match=r"absolute names \['a'\]"):
+        load_robot(write(tmp_path, content))
+    content['layouts']['joints'] |= {'absolute': ['b'], 'action_mode': 'absolute'}
+    with pytest.raises(ConfigError, match='with action_mode delta'):
+        load_robot(write(tmp_path, content))

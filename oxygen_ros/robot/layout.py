@@ -34,6 +34,7 @@ class Layout:
 
     :param state: joints in the order of the model's state vector.
     :param actions: joints in the order of the model's action vector; numbers beyond are padding.
+    :param absolute: joints whose actions are absolute although `action_mode` is delta, such as grippers.
     :param units: of the model's vectors and of the statistics. Joint positions outside the model are always rad.
     :param state_statistics: of len(state); None: the model takes physical units as they are.
     :param action_statistics: of len(actions); None: the model gives physical units.
@@ -47,6 +48,7 @@ class Layout:
     state_statistics: Statistics | None = None
     action_statistics: Statistics | None = None
     epsilon: float = EPSILON
+    absolute: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for what, names, statistics in (('state', self.state, self.state_statistics),
@@ -55,6 +57,8 @@ class Layout:
                 raise ValueError(f'{what} name a joint twice')
             if statistics is not None and len(statistics) != len(names):
                 raise ValueError(f'{what} have {len(names)} joints, but statistics for {len(statistics)}')
+        if not set(self.absolute) <= set(self.actions):
+            raise ValueError(f'absolute names {list(self.absolute)}, not all of which are in actions')
 
     def encode_state(self, names: Sequence[str], positions: np.ndarray) -> np.ndarray:
         """
@@ -89,5 +93,6 @@ class Layout:
         if self.units is Units.DEGREES:
             values = np.deg2rad(values)
         if self.action_mode is ActionMode.DELTA:
-            values = values + select(names, positions, self.actions)
+            moving = np.array([name not in self.absolute for name in self.actions])
+            values = values + select(names, positions, self.actions) * moving
         return values

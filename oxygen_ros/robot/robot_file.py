@@ -154,7 +154,7 @@ class _Reader:
 
     def _layout(self, where: str, item: Any, joints: Mapping[str, Joint | None]) -> Layout | None:
         if not self._keys(where, item, {'state', 'actions', 'action_mode', 'state_statistics', 'action_statistics'},
-                          {'units', 'epsilon'}):
+                          {'units', 'epsilon', 'absolute'}):
             return None
         state, actions = (self._names(f'{where}: {key}', item[key], joints) for key in ('state', 'actions'))
         mode = self._choice(ActionMode, item['action_mode'], f'{where}: action_mode')
@@ -164,7 +164,12 @@ class _Reader:
             self.problems.append(f'{where}: epsilon {epsilon} must not be negative')
         statistics = [self._statistics(f'{where}: {key}', item[key], names, joints, units)
                       for key, names in (('state_statistics', state), ('action_statistics', actions))]
-        return None if self.problems else Layout(state, actions, mode, units, *statistics, epsilon)
+        absolute = self._names(f'{where}: absolute', item.get('absolute', []), joints)
+        strange = [name for name in absolute if name not in actions]
+        if strange or absolute and mode is not ActionMode.DELTA:
+            self.problems.append(f'{where}: absolute names {strange or list(absolute)}: it takes joints of '
+                                 'actions, with action_mode delta')
+        return None if self.problems else Layout(state, actions, mode, units, *statistics, epsilon, absolute)
 
     def _names(self, where: str, items: Any, joints: Mapping[str, Joint | None]) -> tuple[str, ...]:
         if items == 'all':

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from oxygen_ros.engine.requests import ActionChunk
@@ -16,8 +18,11 @@ class ActionTask:
     """
     Knows how the vectors of one model map to one robot.
 
+    Statistics that the model's checkpoint brings along win over those of the robot file.
+
     :param layout: name of the layout in the robot file.
-    :raises ConfigError: the robot lacks the layout or a camera, or the model has fewer action numbers than joints.
+    :raises ConfigError: the robot lacks the layout or a camera, the model has fewer action numbers than joints, or the
+        statistics of the checkpoint are for other numbers of joints.
     """
 
     def __init__(self, robot: Robot, layout: str, spec: ModelSpec) -> None:
@@ -27,6 +32,10 @@ class ActionTask:
         if len(self.layout.actions) > spec.action_dim:
             raise ConfigError(f'layout {layout!r} of robot {robot.name!r} has {len(self.layout.actions)} action '
                               f'joints, model {spec.name!r} gives {spec.action_dim} numbers: choose another of both')
+        if spec.statistics is not None:
+            self.layout = replace(self.layout, state_statistics=spec.statistics.of_state(len(self.layout.state)),
+                                  action_statistics=spec.statistics.of_actions(len(self.layout.actions)),
+                                  epsilon=spec.statistics.epsilon)
 
     @property
     def joints(self) -> tuple[str, ...]:

@@ -102,7 +102,8 @@ def read_case(folder: Path) -> Case:
     except (SafetensorError, OSError) as error:
         raise ConfigError(f'case {str(folder)!r} cannot be read: {error}') from error
     case = Case(folder, config, inputs, expected)
-    for what, there in (('weights (model*.safetensors)', case.weights), ('expected_*.safetensors', expected)):
+    for what, there in (('weights (model*.safetensors)', case.weights),
+                        ('expected_oxygen.safetensors', 'oxygen' in expected)):
         if not there:
             raise ConfigError(f'case {str(folder)!r} has no {what}: copy it there')
     return case

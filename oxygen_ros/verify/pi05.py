@@ -78,15 +78,16 @@ class _Run:
 
     def texts(self, count: int) -> None:
         """Decode so many texts, spread over observations that come while earlier texts are still decoding."""
-        frames = min(count, FRAMES)
+        spread = max(FRAMES, self.case.rows)
+        frames = max(self.case.rows, min(count, spread))  # every row of the case at least once
         for frame in range(frames):
             row = self._observe(frame)
-            for branch in range(frame, count, FRAMES):
+            for branch in range(frame, count, spread):
                 self._submit(branch + 1, row, PROMPTS[branch], self.tokens - PROMPTS[branch] - SHORTER[branch])
             self._decode(self._steps)
         self._decode()
         for branch in range(count):
-            row, given = branch % FRAMES % self.case.rows, PROMPTS[branch]
+            row, given = branch % spread % self.case.rows, PROMPTS[branch]
             expected = self._expected(row)[given:self.tokens - SHORTER[branch]]
             self._compare('text_tokens', branch + 1, expected, FinishReason.LENGTH)
         self._finish(frames)

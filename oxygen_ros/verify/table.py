@@ -28,24 +28,22 @@ def show(report: Report, title: str) -> None:
         for name in dict.fromkeys(check.name for check in checks):
             table.add_row(*_row([check for check in checks if check.name == name]))
         console.print(table)
-    for check in report.checks.values():
-        if check.failed and check.note:
-            console.print(f'{check.section}, {check.name}, {check.mode}: {check.note}', style='red')
+    failed = [check for check in report.checks.values() if not check.passed]
+    for check in failed:
+        console.print(f'FAIL {check.section}, {check.name}, {check.mode} {check.note}', style='red')
     for note in report.notes:
         console.print(f'note: {note}')
-    failed = sum(bool(check.failed) for check in report.checks.values())
     console.print(f'[green]pass[/]: {len(report.checks)} comparisons' if report.passed else
-                  f'[red]FAIL[/]: {failed} of {len(report.checks)} comparisons')
+                  f'[red]FAIL[/]: {len(failed)} of {len(report.checks)} comparisons')
 
 
 def _row(checks: Sequence[Check]) -> tuple[str, ...]:
     """Return the cells of one quantity, from its checks in all modes."""
     first = checks[0]
     worst, relative = max(check.worst for check in checks), max(check.relative for check in checks)
-    failed = [check.mode for check in checks if check.failed]
-    result = f'[red]FAIL {", ".join(filter(None, failed))}[/]' if failed else '[green]pass[/]'
+    result = '[green]pass[/]' if all(check.passed for check in checks) else '[red]FAIL[/]'
     if first.kind is Kind.EXACT:
         cells = ('equal' if not worst else f'{worst:.0f} differ', '')
     else:
         cells = (f'{worst:.2g}', f'{100 * relative:.1g} %' if relative else '0')
-    return first.name, str(sum(check.count for check in checks)), *cells, first.tolerance, result
+    return first.name, str(sum(check.count for check in checks)), *cells, str(first.tolerance), result
