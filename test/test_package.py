@@ -13,7 +13,6 @@ import pytest
 import yaml
 from catkin_pkg.package import parse_package
 
-import oxygen_ros
 from oxygen_ros.cli import SUBCOMMANDS, main
 from oxygen_ros.version import version
 
@@ -169,8 +168,3 @@ def test_shared_memory_profile_is_the_default_profile():
     assert participant.get('is_default_profile') == 'true'
     names = {element.text for element in participant.iterfind('.//{*}userTransports/{*}transport_id')}
     assert names == {element.text for element in profile.iterfind('.//{*}transport_descriptor/{*}transport_id')}
-
-
-def test_package_is_imported_from_this_tree():
-    """Otherwise the other tests look at something else than what they say."""
-    assert Path(oxygen_ros.__file__).parent == ROOT / 'oxygen_ros'
