@@ -137,6 +137,18 @@ def test_topic_that_never_comes_is_named_in_diagnostics(ros_graph):
     assert float(values(latest_status(diagnostics, "'left'"))['rate_hz']) > 0
 
 
+def test_slow_rate_is_no_lack_of_frames_and_joints_hold_none_back(ros_graph):
+    ros_graph.add(PerceptionNode, **{**TWO_CAMERAS, 'joint_states': '/joint_states'}, rate=0.5)
+    frames = ros_graph.listen(Frame, 'frames')
+    diagnostics = ros_graph.listen(DiagnosticArray, '/diagnostics')
+    cameras = Cameras(ros_graph, '/left/image_raw', '/right/image_raw')
+    cameras.publish_until(raw_image, lambda: len(frames) >= 1 and says(diagnostics, ': frames', 'ok'))
+    diagnostics.clear()
+    cameras.publish_until(
+        raw_image, lambda: len(frames) >= 2 and says(diagnostics, 'joint states', '/joint_states', 'nobody publishes'))
+    assert all(says([message], ': frames', 'ok') for message in diagnostics)
+
+
 def test_camera_that_stops_is_reported_as_late_and_recovers(ros_graph):
     ros_graph.add(PerceptionNode, **TWO_CAMERAS, input_timeout=0.3)
     diagnostics = ros_graph.listen(DiagnosticArray, '/diagnostics')

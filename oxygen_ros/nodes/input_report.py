@@ -189,20 +189,20 @@ class InputReport:
                         STATE_SECONDS)
 
     def _check_frames(self, now_s: float) -> None:
-        age = self._arrivals[FRAMES].age(now_s)
-        if age <= max(self._timeout_s, DISCOVERY_SECONDS if self._arrivals[FRAMES].never else 0.0):
+        age, options = self._arrivals[FRAMES].age(now_s), self._synchronizer.options
+        usual = 2.0 / options.rate_hz if options.rate_hz else 0.0
+        if age <= max(self._timeout_s, usual, DISCOVERY_SECONDS if self._arrivals[FRAMES].never else 0.0):
             return
-        late = [item.title for name, item in self._inputs.items()
-                if item.required and self._arrivals[name].age(now_s) > self._timeout_s]
+        late = [item.title for name, item in self._inputs.items() if self._arrivals[name].age(now_s) > self._timeout_s
+                and (options.require_joints if name == JOINTS else item.required)]
         gap_s = self._synchronizer.stamp_gap_ns() / 1e9
         if self._clock_watch.waits_for_clock:
             why = NO_CLOCK
         elif late:
             why = f'waiting for {", ".join(late)}'
-        elif gap_s > self._synchronizer.options.slop_ns / 1e9:
-            why = (f'stamps of the cameras are {gap_s:.3f} s apart, more than the slop of '
-                   f'{self._synchronizer.options.slop_ns / 1e9:g} s: synchronise their clocks, set the parameter slop, '
-                   'raise queue if one lags, or set stamps to receive')
+        elif gap_s > options.slop_ns / 1e9:
+            why = (f'stamps of the cameras are {gap_s:.3f} s apart, more than the slop of {options.slop_ns / 1e9:g} s: '
+                   'synchronise their clocks, raise the parameter slop, or queue if one lags, or set stamps to receive')
         else:
             why = 'see the inputs'
         self._alarm(FRAMES, 'none', Level.ERROR, f'no frame for {age:.1f} s: {why}', STATE_SECONDS)
