@@ -40,7 +40,9 @@ JOINTS = tuple('abcdefgh')
 def content(**changes):
     """Return the content of a model file for the small golden weights."""
     prompt = 'Task: {text}, State: {state};\nAction: '
-    return {**read_case(GOLDEN).model_file(), 'family': 'pi05', 'layout': 'joints', 'prompt': prompt,
+    sizes = read_case(GOLDEN).model_file()
+    del sizes['resize']
+    return {**sizes, 'family': 'pi05', 'layout': 'joints', 'prompt': prompt,
             'prompt_tokens': 80, 'bos': [2], 'stop_tokens': [1], 'text_head_trained': False,
             'tasks': {'speech': '', 'answer': 'Q {text} A', 'memory': 'Note '}, **changes}
 
