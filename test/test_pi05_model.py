@@ -13,7 +13,10 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 
+from oxygen_ros.engine.config import EngineConfig
+from oxygen_ros.engine.engine import Engine
 from oxygen_ros.engine.kv_cache import UnifiedKVCache
+from oxygen_ros.engine.requests import ActionChunk, AdmissionError, Refusal, TextRequest
 from oxygen_ros.errors import ConfigError
 from oxygen_ros.files import config_file, config_names
 from oxygen_ros.models.checkpoints import load_strict
@@ -240,6 +243,18 @@ def test_an_untrained_text_head_is_told_by_the_spec(openpi, tmp_path):
     assert not load(openpi, tmp_path).spec.text_head_trained
     assert load(openpi, tmp_path, text_head_trained=True).spec.text_head_trained
     assert load(None, tmp_path).spec.text_head_trained  # random weights: marked as such already
+
+
+def test_a_model_that_was_never_trained_to_speak_refuses_texts_and_still_acts(openpi, tmp_path):
+    events = []
+    engine = Engine(load(openpi, tmp_path), EngineConfig(), events.append, observation_clock=lambda: 1)
+    with pytest.raises(AdmissionError, match='never trained to speak') as refused:
+        engine.submit(TextRequest(1, 'answer', 'what do you see?'))
+    assert refused.value.refusal is Refusal.NO_TEXT_HEAD
+    engine.observe(PolicyInput(observation(), np.zeros(8)))
+    engine.request_action(engine.clock())
+    engine.run_cycle()
+    assert isinstance(events[0], ActionChunk) and np.isfinite(events[0].actions).all()
 
 
 def test_random_weights_depend_on_the_seed_alone(tmp_path):

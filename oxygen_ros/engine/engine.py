@@ -84,7 +84,7 @@ class Engine:
         """
         Queue a text.
 
-        :raises AdmissionError: the prompt does not fit a branch, or too many of its task wait.
+        :raises AdmissionError: the prompt does not fit a branch, too many of its task wait, or the model cannot speak.
         :raises ValueError: a request with this id waits or runs already.
         """
         self._texts.submit(request)
@@ -277,4 +277,4 @@ class Engine:
                                   s.request.expires) for s in self._texts.waiting),
             running=tuple(Running(s.request.request_id, cache.frames[cache.branches[s.slot].frame].key,
                                   s.request.expires) for s in self._texts.running),
-            free_branches=cache.free_branches, free_frames=self._frames.free(), steps_done=self._steps_done)
+            free_branches=cache.free_branches, reserved_branches=int(self.config.max_branches > 1), free_frames=self._frames.free(), steps_done=self._steps_done)
