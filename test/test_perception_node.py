@@ -274,6 +274,7 @@ def test_missing_and_not_finite_joints_are_named(ros_graph):
 
 def test_clock_that_jumps_back_starts_anew(ros_graph):
     ros_graph.add(PerceptionNode, **TWO_CAMERAS, use_sim_time=True)
+    diagnostics = ros_graph.listen(DiagnosticArray, '/diagnostics')
     frames = ros_graph.listen(Frame, 'frames', QoSProfile(depth=100))
     clock = ros_graph.node.create_publisher(Clock, '/clock', 10)
     cameras = Cameras(ros_graph, '/left/image_raw', '/right/image_raw')
@@ -285,6 +286,8 @@ def test_clock_that_jumps_back_starts_anew(ros_graph):
             stamp_ns = start_s * SECOND + index * SECOND // 10
             clock.publish(Clock(clock=time_to_msg(stamp_ns)))
             ros_graph.spin_for(0.02)
+            if start_s == 100 and index == 0:
+                cameras.publishers[0].publish(raw_image(0, 106 * SECOND))  # was under way when the clock jumped
             return raw_image(start_s, stamp_ns)
 
         cameras.publish_until(make, lambda: len(frames) >= before + 5)  # noqa: B023
@@ -293,6 +296,7 @@ def test_clock_that_jumps_back_starts_anew(ros_graph):
         assert {image.data[0] for image in frame.images} == {loop}
     numbers = [frame.frame_number for frame in frames]
     assert numbers == sorted(set(numbers))
+    assert not any('ahead of the node clock' in status.message for message in diagnostics for status in message.status)
 
 
 def test_simulated_time_that_does_not_start_is_reported(ros_graph):

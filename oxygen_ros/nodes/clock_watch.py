@@ -10,6 +10,7 @@ from rclpy.duration import Duration
 from rclpy.node import Node
 
 WAIT_SECONDS = 3.0  # without /clock before it is reported; reported again ten times as rarely
+SETTLE_SECONDS = 1.0  # after a jump, in which messages from before it still come
 NO_CLOCK = ('use_sim_time is set but nothing has come on /clock: start what publishes it (a simulator, or a replay '
             'with a clock), or unset use_sim_time')
 
@@ -29,6 +30,7 @@ class ClockWatch:
         self._on_jump_back = on_jump_back
         self._start_s = time.monotonic()
         self._reported_s = 0.0
+        self._jumped_s: float | None = None
         threshold = JumpThreshold(min_forward=None, min_backward=Duration(nanoseconds=-1), on_clock_change=True)
         self._handle = node.get_clock().create_jump_callback(threshold, post_callback=self._jumped)
         self._timer = node.create_timer(1.0, self._check, clock=Clock(clock_type=ClockType.STEADY_TIME))
@@ -38,7 +40,20 @@ class ClockWatch:
         """Tell whether the time is simulated and has not started."""
         return self._node.get_clock().ros_time_is_active and self._node.get_clock().now().nanoseconds == 0
 
+    @property
+    def unsettled(self) -> bool:
+        """
+        Tell whether the clock does not show a usual time at the moment: it jumped, or it may start any moment.
+
+        Then messages with stamps of another time are nothing to report.
+        """
+        now_s = time.monotonic()
+        if self.waits_for_clock:
+            return now_s - self._start_s <= WAIT_SECONDS
+        return self._jumped_s is not None and now_s - self._jumped_s <= SETTLE_SECONDS
+
     def _jumped(self, jump: TimeJump) -> None:
+        self._jumped_s = time.monotonic()
         if jump.delta.nanoseconds < 0:
             self._node.get_logger().warning(
                 f'clock jumped back by {-jump.delta.nanoseconds / 1e9:.3f} s: everything from before it is dropped')

@@ -90,6 +90,8 @@ class InputReport:
     def message(self, name: str, event: SyncEvent, zero_stamp: bool = False) -> None:
         """Note a message of an input and what became of it."""
         self._arrivals[name].add(time.monotonic())
+        if event in (SyncEvent.FUTURE, SyncEvent.NO_CLOCK) and self._clock_watch.unsettled:
+            return
         if event in EVENT_TEXTS:
             self._alarm(name, event.value, *EVENT_TEXTS[event])
         elif zero_stamp and self._synchronizer.counters[name][SyncEvent.RECEIVE_TIME]:
