@@ -149,6 +149,7 @@ class Rig:
     def submit(self, task: str = 'speech', text: str = '', max_tokens: int = 5, timeout: float | None = None,
                sampling: SamplingParams | None = None, **fields) -> int:
         request_id, now = next(self._ids), self.clock.now
+        fields.setdefault('priority', 0)  # may use every branch
         self.engine.submit(TextRequest(request_id, task, text, sampling or SamplingParams(max_tokens), arrived=now,
                                        expires=None if timeout is None else now + timeout, **fields))
         return request_id

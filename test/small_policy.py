@@ -26,7 +26,7 @@ def small_config(**changes) -> dict:
 
 
 def small_policy(seed: int = 0, **options) -> TinyModel:
-    """Return the policy with random weights; its attention weighs more, so that its text really depends on what it sees."""
+    """Return the policy with random weights, and more weight on attention: its text depends on what it sees."""
     model = TinyModel(small_config(), LoadOptions(seed=seed, **options))
     with torch.no_grad():
         for layer in model.network.decoder.layers:

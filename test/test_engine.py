@@ -189,6 +189,19 @@ def test_waiting_text_takes_a_slot_as_soon_as_it_is_free():
     assert list(rig.ends()) == [short, late, long]
 
 
+def test_last_branch_is_left_for_whoever_waits_for_an_answer():
+    rig = Rig(model(decode=0.01, extend=0.01), max_branches=3)
+    rig.observe(1)
+    speech = [rig.submit(max_tokens=50, priority=1) for _ in range(3)]
+    question = []
+    rig.at(rig.clock.now + 0.2, lambda: question.append(rig.submit('answer', 'where?', max_tokens=5)))
+    rig.run()
+    ends = list(rig.ends())
+    assert ends == [*question, *speech]
+    first = next(event for event in rig.events if event.request.request_id == question[0])
+    assert first.elapsed == pytest.approx(0.01, abs=0.011)
+
+
 def test_priority_decides_who_gets_the_slot():
     rig = Rig(max_branches=1)
     rig.observe(1)

@@ -78,7 +78,7 @@ def requests_of(frame, texts, temperature):
         task, text = kinds[(frame + i) % len(kinds)]
         yield TextRequest(100 * frame + i + 1, task, text,
                           SamplingParams(3 + (7 * i + 5 * frame) % TOKENS, temperature, 0.9 if temperature else 1.0,
-                                         seed=10 * frame + i), queue_limit=99)
+                                         seed=10 * frame + i), priority=0, queue_limit=99)
 
 
 def run(model, mode, branches, texts, temperature=0.0, frames=5, **scheduler):

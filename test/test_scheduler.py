@@ -77,6 +77,16 @@ def test_text_starts_in_order_of_priority_then_arrival():
     assert plan_cycle(state, 1.0, COSTS, ADAPTIVE).start == (3, 4, 2)
 
 
+def test_last_branch_is_left_for_urgent_requests():
+    state = replace(EMPTY, waiting=(waiting(1, 1), waiting(2, 1), waiting(3, 0)), free_branches=2, reserved_branches=1)
+    assert plan_cycle(state, 1.0, COSTS, ADAPTIVE).start == (3,)  # one is left, for the next urgent one
+    assert plan_cycle(replace(state, free_branches=3), 1.0, COSTS, ADAPTIVE).start == (3, 1)
+    assert plan_cycle(replace(state, free_branches=1), 1.0, COSTS, ADAPTIVE).start == (3,)
+    background = replace(state, waiting=state.waiting[:2])
+    assert plan_cycle(background, 1.0, COSTS, ADAPTIVE).start == (1,)
+    assert plan_cycle(replace(background, free_branches=1), 1.0, COSTS, ADAPTIVE).start == ()
+
+
 def test_text_never_starts_when_its_prompt_would_delay_the_action():
     state = replace(EMPTY, deadlines=(1.0,), waiting=(waiting(1),))
     start_by = 1.0 - 0.08 - 0.005
@@ -247,7 +257,7 @@ def states(draw):
                       for i in ids[:cut]),
         running=tuple(Running(i, draw(st.integers(1, 4)), draw(expiries)) for i in ids[cut:]),
         free_branches=draw(st.integers(0, 4)), free_frames=draw(st.integers(0, 3)), steps_done=draw(st.integers(0, 9)),
-        expected=draw(st.none() | times))
+        expected=draw(st.none() | times), reserved_branches=draw(st.integers(0, 1)))
 
 
 configs = st.builds(SchedulerConfig, st.sampled_from(Mode), st.sampled_from([0, 0, 4]), st.sampled_from([0.0, 0.01]))
@@ -285,6 +295,8 @@ def test_whatever_the_state_the_plan_keeps_its_promises(state, now, config, pref
         timed = not alone and not config.tokens_per_cycle
         if not timed:
             assert all(order[i] <= order[j] for i in plan.start for j in order if j not in plan.start)
+        usual = [i for i in plan.start if order[i][0] > 0]
+        assert not usual or len(plan.start) <= state.free_branches - state.reserved_branches
         assert not (plan.prefill and not state.free_frames)
         assert plan.prefill or state.text_frame_ready
         if timed:
@@ -298,7 +310,9 @@ def test_whatever_the_state_the_plan_keeps_its_promises(state, now, config, pref
             # Whoever was passed over would not have fitted beside those of higher priority.
             for j in order.keys() - set(plan.start):
                 before = [i for i in plan.start if order[i] < order[j]]
-                assert len(before) == len(plan.start) or end([*before, j]) > text_by
+                reserved = state.reserved_branches if order[j][0] > 0 else 0
+                assert (len(before) == len(plan.start) or len(before) >= state.free_branches - reserved
+                        or end([*before, j]) > text_by)
     if decodes and not alone:
         if config.tokens_per_cycle and state.acting:
             assert plan.decode_steps + state.steps_done <= config.tokens_per_cycle

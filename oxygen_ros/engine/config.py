@@ -11,7 +11,9 @@ from oxygen_ros.errors import ConfigError
 @dataclass(frozen=True)
 class EngineConfig:
     """
-    :param max_branches: texts that decode at the same time; :param branch_tokens: most tokens of one (prompt and text).
+    :param max_branches: texts that decode at the same time. The last one is left for urgent requests (priority 0), so
+        that a question need not wait until a text ends.
+    :param branch_tokens: most tokens of one text with its prompt.
     :param max_frames: frames kept; 0 is max_branches + 2, which never has to end a text early.
     :param kv_budget_mib: hard limit of the KV cache in MiB.
     :param denoise_steps: flow-matching steps; 0 is the model's default. :param seed: of the action noise.

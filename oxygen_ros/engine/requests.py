@@ -70,7 +70,7 @@ class TextRequest:
 
     :param request_id: unique, from 1. :param task: 'speech', 'answer' or 'memory'; it chooses the prompt.
     :param text: the question of 'answer'.
-    :param priority: lower starts first; equal ones start in order of arrival.
+    :param priority: lower starts first; equal ones start in order of arrival. 0 is for those that somebody waits for.
     :param arrived: when it came, :param expires: when it is given up, both in seconds of the engine's clock.
     :param queue_limit: most waiting requests of this task, this one included.
     :param drop_oldest: over the limit, drop the oldest waiting one instead of refusing this one.

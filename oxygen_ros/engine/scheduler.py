@@ -20,6 +20,8 @@ from oxygen_ros.engine.cost_model import CostModel, Stage
 from oxygen_ros.engine.requests import FinishReason
 from oxygen_ros.errors import ConfigError
 
+URGENT = 0  # priority of requests that somebody waits for
+
 
 class Mode(enum.Enum):
     """How the work of a frame is shared between tasks; see `plan_cycle`."""
@@ -84,6 +86,7 @@ class SchedulerState:
     :param can_act: it is recent enough to act on.
     :param action_prefilled: the newest observation, with the present instruction, is prefilled already.
     :param text_frame_ready: a prefilled frame recent enough for a new text exists.
+    :param reserved_branches: free ones that are left for urgent requests.
     :param free_frames: slots that a prefill can take; that of a newest frame without texts is one of them.
     :param steps_done: decode steps since the last action.
     """
@@ -100,6 +103,7 @@ class SchedulerState:
     free_frames: int
     steps_done: int = 0
     expected: float | None = None
+    reserved_branches: int = 0
 
 
 @dataclass(frozen=True)
@@ -185,7 +189,8 @@ def _start_texts(state: SchedulerState, now: float, text_by: float, costs: CostM
     chosen: list[int] = []
     longest = 1
     for request in sorted(state.waiting, key=lambda r: r.order):
-        if len(chosen) == (1 if alone else state.free_branches):
+        usable = state.free_branches - (0 if request.order[0] == URGENT else state.reserved_branches)
+        if len(chosen) >= (min(1, usable) if alone else usable):
             break
         # Prompts of a batch are padded to the longest.
         padded = max(longest, request.prompt_tokens)
