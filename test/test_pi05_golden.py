@@ -253,7 +253,7 @@ def test_text_tokens_of_several_branches_and_frames_in_one_batch_of_the_engine(g
         for i, length in enumerate((16, 5 + number, 11)):
             request_id = 10 * number + i
             lengths[request_id] = length
-            engine.submit(TextRequest(request_id, 'speech', sampling=SamplingParams(length)))
+            engine.submit(TextRequest(request_id, 'speech', '', SamplingParams(length), priority=0))
         engine.run_cycle()  # starts them
         engine.run_cycle(lambda: True)  # one decode step, then the next frame comes
     while engine.run_cycle() is None:
