@@ -9,6 +9,7 @@ import pytest
 from oxygen_ros.robot.joints import Joint, MissingJoint, select
 from oxygen_ros.robot.layout import ActionMode, Layout, Units
 from oxygen_ros.robot.normalization import Statistics, StatisticsMode
+from oxygen_ros.robot.robot_file import load_robot
 from oxygen_ros.robot.safety import ChunkRejected, RejectReason
 
 CASES = Path(__file__).parent / 'data' / 'cases'
@@ -102,3 +103,26 @@ def test_grippers_can_stay_absolute_among_deltas():
     assert targets == pytest.approx(np.array([[0.0, 2.25]] * 2), abs=1e-5)
     with pytest.raises(ValueError, match='absolute names'):
         Layout(('a',), ('a',), ActionMode.DELTA, absolute=('b',))
+
+
+def test_aloha_is_seen_as_the_base_model_was_trained():
+    """Against openpi's `adapt_to_pi`, written out: flips, gripper linkage, deltas from what the model sees."""
+    layout = load_robot('aloha').layout('aloha')
+    names = list(layout.state)
+    flips = np.array([1, -1, -1, 1, 1, 1, 1] * 2)
+    joints = np.linspace(-0.9, 0.9, 14)
+    joints[[6, 13]] = 0.25, 0.75
+    opening = joints[[6, 13]] * (0.058 - 0.01844) + 0.01844
+    angle = np.arcsin((0.022**2 + opening**2 - 0.036**2) / (2 * 0.022 * opening))
+    seen = joints * flips
+    seen[[6, 13]] = (angle - 0.5476) / (1.6296 - 0.5476)
+    assert layout.encode_state(names, joints) == pytest.approx(seen)
+
+    output = np.tile(np.linspace(-0.2, 0.2, 32), (3, 1))
+    absolute = output[:, :14] + np.where(np.arange(14) % 7 == 6, 0.0, seen)
+    expected = absolute * flips
+    expected[:, [6, 13]] = (output[:, [6, 13]] + 0.5476 + 0.6213) / (1.4910 + 0.6213)
+    assert layout.decode_actions(output, names, joints) == pytest.approx(expected, abs=1e-5)
+    # Whatever the order in which the robot names its joints.
+    turned = layout.decode_actions(output, names[::-1], joints[::-1])
+    assert turned == pytest.approx(expected, abs=1e-5)

@@ -188,3 +188,16 @@ def test_absolute_joints_are_read_and_must_be_actions(tmp_path):
     content['layouts']['joints'] |= {'absolute': ['b'], 'action_mode': 'absolute'}
     with pytest.raises(ConfigError, match='with action_mode delta'):
         load_robot(write(tmp_path, content))
+
+
+@pytest.mark.parametrize(('maps', 'problem'), [
+    ({'nose': {}}, r"names unknown joints \['nose'\]"), ({'a': 3}, 'a must be a mapping'),
+    ({'a': {'state': {'scale': 'x'}}}, 'a: state must hold finite numbers'),
+    ({'a': {'speed': {}}}, 'a must be a mapping'),
+    ({'a': {'state': {'horn': 1.0}}}, 'a: state: .*missing'), ([1], 'maps must be a mapping'),
+    ({'a': {'state': {'arm': 1, 'horn': 1, 'closed': 2, 'open': 1, 'low': 0, 'high': 1}}}, 'open beyond closed')])
+def test_wrong_joint_maps_are_named(tmp_path, maps, problem):
+    content = two_joints()
+    content['layouts']['joints']['maps'] = maps
+    with pytest.raises(ConfigError, match=problem):
+        load_robot(write(tmp_path, content))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 
 import numpy as np
 
+from oxygen_ros.robot.joint_map import JointMap
 from oxygen_ros.robot.joints import select
 from oxygen_ros.robot.normalization import EPSILON, Normalizer, Statistics
 from oxygen_ros.robot.safety import check_actions
@@ -39,6 +40,7 @@ class Layout:
     :param state_statistics: of len(state); None: the model takes physical units as they are.
     :param action_statistics: of len(actions); None: the model gives physical units.
     :param epsilon: see `Normalizer`.
+    :param maps: joints that the model knows in another form, by name.
     """
 
     state: tuple[str, ...]
@@ -49,6 +51,7 @@ class Layout:
     action_statistics: Statistics | None = None
     epsilon: float = EPSILON
     absolute: tuple[str, ...] = ()
+    maps: Mapping[str, JointMap] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for what, names, statistics in (('state', self.state, self.state_statistics),
@@ -69,9 +72,7 @@ class Layout:
         :returns: float64 [..., len(state)].
         :raises MissingJoint: when the observation lacks a joint of the state.
         """
-        values = select(names, positions, self.state)
-        if self.units is Units.DEGREES:
-            values = np.rad2deg(values)
+        values = self._seen(self.state, names, positions)
         if self.state_statistics is not None:
             values = Normalizer(self.state_statistics, self.epsilon).normalize(values)
         return values
@@ -90,9 +91,20 @@ class Layout:
         values = check_actions(actions, len(self.actions))
         if self.action_statistics is not None:
             values = Normalizer(self.action_statistics, self.epsilon).unnormalize(values)
-        if self.units is Units.DEGREES:
-            values = np.deg2rad(values)
         if self.action_mode is ActionMode.DELTA:
             moving = np.array([name not in self.absolute for name in self.actions])
-            values = values + select(names, positions, self.actions) * moving
+            values = values + self._seen(self.actions, names, positions) * moving
+        for column, name in enumerate(self.actions):
+            if name in self.maps:
+                values[:, column] = self.maps[name].action(values[:, column])
+        return np.deg2rad(values) if self.units is Units.DEGREES else values
+
+    def _seen(self, wanted: Sequence[str], names: Sequence[str], positions: np.ndarray) -> np.ndarray:
+        """Return positions in the form and units of the model, not normalised."""
+        values = select(names, positions, wanted)
+        if self.units is Units.DEGREES:
+            values = np.rad2deg(values)
+        for column, name in enumerate(wanted):
+            if name in self.maps:
+                values[..., column] = self.maps[name].state(values[..., column])
         return values

@@ -13,6 +13,7 @@ import yaml
 
 from oxygen_ros.errors import ConfigError
 from oxygen_ros.files import config_file
+from oxygen_ros.robot.joint_map import JointMap
 from oxygen_ros.robot.joints import Joint
 from oxygen_ros.robot.layout import ActionMode, Layout, Units
 from oxygen_ros.robot.normalization import EPSILON, Statistics, StatisticsMode, load_statistics
@@ -154,7 +155,7 @@ class _Reader:
 
     def _layout(self, where: str, item: Any, joints: Mapping[str, Joint | None]) -> Layout | None:
         if not self._keys(where, item, {'state', 'actions', 'action_mode', 'state_statistics', 'action_statistics'},
-                          {'units', 'epsilon', 'absolute'}):
+                          {'units', 'epsilon', 'absolute', 'maps'}):
             return None
         state, actions = (self._names(f'{where}: {key}', item[key], joints) for key in ('state', 'actions'))
         mode = self._choice(ActionMode, item['action_mode'], f'{where}: action_mode')
@@ -169,7 +170,19 @@ class _Reader:
         if strange or absolute and mode is not ActionMode.DELTA:
             self.problems.append(f'{where}: absolute names {strange or list(absolute)}: it takes joints of '
                                  'actions, with action_mode delta')
-        return None if self.problems else Layout(state, actions, mode, units, *statistics, epsilon, absolute)
+        maps = self._maps(f'{where}: maps', item.get('maps', {}), joints)
+        return None if self.problems else Layout(state, actions, mode, units, *statistics, epsilon, absolute, maps)
+
+    def _maps(self, where: str, items: Any, joints: Mapping[str, Joint | None]) -> dict[str, JointMap]:
+        items = self._mapping(where, items)
+        self._names(where, list(items), joints)
+        maps = {}
+        for name, item in items.items():
+            try:
+                maps[name] = JointMap.from_mapping(item, f'{where}: {name}')
+            except ConfigError as error:
+                self.problems.append(str(error))
+        return maps
 
     def _names(self, where: str, items: Any, joints: Mapping[str, Joint | None]) -> tuple[str, ...]:
         if items == 'all':
