@@ -41,7 +41,7 @@ PARAMETERS = (
                   0.0, 60.0),
     NodeParameter('stream_interval', 0.05, 'Shortest time in seconds between two pieces of one text.', 0.0, 10.0),
     NodeParameter('kv_budget_mib', 1024.0, 'Hard limit of the KV cache in MiB.', 0.1, 1e6),
-    NodeParameter('max_branches', 8, 'Most texts that decode at the same time; the last one only for questions.', 1, 256),
+    NodeParameter('max_branches', 8, 'Most texts that decode at the same time; the last only for questions.', 1, 256),
     NodeParameter('branch_tokens', 160, 'Most tokens of one text with its prompt.', 8, 65536),
     NodeParameter('max_frames', 0, 'Frames whose KV is kept; 0 takes max_branches + 2.', 0, 1024),
     NodeParameter('instruction', 'look around', 'What the robot shall do until it is told otherwise.'),
