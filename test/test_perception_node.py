@@ -322,7 +322,8 @@ def test_video_file_is_a_camera_beside_a_topic(ros_graph, tmp_path):
         writer.write(np.full((48, 64, 3), (60, 30, 200), np.uint8))
     writer.release()
     ros_graph.add(PerceptionNode, **{**TWO_CAMERAS, 'camera_topics': ['/left/image_raw'],
-                                     'video_sources': [f'right={path}'], 'video_loop': True})
+                                     'video_sources': [f'right={path}'], 'video_loop': True,
+                                     'image_height': 0, 'image_width': 0})
     frames = ros_graph.listen(Frame, 'frames')
     Cameras(ros_graph, '/left/image_raw').publish_until(raw_image, lambda: len(frames) >= 3, period=0.03)
     image = observation_from_msg(frames[-1]).images['right']
@@ -337,7 +338,7 @@ def test_video_file_is_a_camera_beside_a_topic(ros_graph, tmp_path):
     ({'robot': 'nobody'}, "unknown robot 'nobody'"),
     ({'missing_cameras': ['optional'] * 3}, '3 values for the 2 cameras'),
     ({'missing_cameras': ['sometimes']}, "'sometimes' is not one of"),
-    ({'image_height': 5}, 'set both, or neither'),
+    ({'image_height': 5, 'image_width': 0}, 'set both, or neither'),
     ({'joints': ['a', 'a']}, 'twice'),
     ({'video_sources': ['film.mp4']}, 'not of the form camera=location'),
     ({'video_sources': ['top=film.mp4']}, "'top' is not one of the cameras"),

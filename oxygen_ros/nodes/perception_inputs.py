@@ -46,9 +46,9 @@ PARAMETERS = (
                   choices=tuple(policy.value for policy in StampPolicy)),
     NodeParameter('future_tolerance', 0.5, 'Messages whose stamp is ahead of the clock by more are refused, in '
                   'seconds.', 0.0, 60.0),
-    NodeParameter('image_height', 0, 'Height of the pictures in frames, in pixels: fitted with black borders. '
+    NodeParameter('image_height', 224, 'Height of the pictures in frames, in pixels: fitted with black borders. '
                   '0 with width 0: as they come.', 0, 4096),
-    NodeParameter('image_width', 0, 'Width of the pictures in frames, in pixels.', 0, 4096),
+    NodeParameter('image_width', 224, 'Width of the pictures in frames, in pixels.', 0, 4096),
     NodeParameter('channel_order', 'refuse', 'Order of colours in pictures of encoding 8UC3 or 8UC4, which do not tell '
                   'it.', choices=('refuse', 'rgb', 'bgr')),
     NodeParameter('input_timeout', 1.0, 'An input without a message for this long is reported as late, in seconds.',
