@@ -8,6 +8,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from oxygen_ros.errors import ConfigError
+from oxygen_ros.models import checkpoints
 from oxygen_ros.models.checkpoints import Source, allocate, load_strict, require_memory, tensor_names
 
 SOURCES = {
@@ -90,6 +91,13 @@ def test_each_parameter_gets_its_own_dtype(tmp_path):
 def test_the_one_of_a_norm_is_added_before_rounding(tmp_path):
     tensors = given() | {'w': torch.full((3,), 2.0**-9, dtype=torch.bfloat16)}
     assert load(tmp_path, tensors, dtype=lambda name: torch.float32).norm[0].item() == 1 + 2.0**-9
+
+
+def test_the_file_may_be_mapped_piece_by_piece(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoints, 'MAPPED', 1)
+    network = load(tmp_path, given())
+    assert torch.equal(network.qkv.weight, torch.cat([given()[name] for name in 'qkv']))
+    assert torch.equal(network.embedding.weight, given()['embed'])
 
 
 def test_names_may_carry_a_prefix(tmp_path):

@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 WEIGHTS = 'model.safetensors'
 LISTED = 5  # names per kind of mistake that an error lists
 GIB = 1 << 30
+MAPPED = GIB // 2  # bytes of the file that are mapped at a time
 
 # Bytes done, bytes in all, seconds so far. Called after every parameter.
 Progress = Callable[[int, int, float], None]
@@ -83,32 +84,32 @@ def load_strict(network: nn.Module, path: Path, sources: Mapping[str, Source] | 
     if sources is None:
         sources = {name: Source((name,)) for name in wanted}
     start = time.monotonic()
-    with _open(path) as file:
-        shapes = _shapes(file, prefix)
-        parts = _match(path, {name: list(parameter.shape) for name, parameter in wanted.items()}, shapes, sources,
-                       unused)
-        dtypes = {name: dtype(name) if dtype is not None else wanted[name].dtype for name in wanted}
-        total = sum(wanted[name].numel() * dtypes[name].itemsize for name in wanted)
-        done = 0
-        for name, names in parts.items():
-            filled = torch.empty(wanted[name].shape, dtype=dtypes[name], device=device)
-            row = 0
-            for part in names:
-                tensor = file.get_tensor(prefix + part)
-                if sources[name].add:
-                    tensor = tensor.float() + sources[name].add
-                filled[row:row + len(tensor)].copy_(tensor)
-                row += len(tensor)
-            _replace(network, name, filled)
-            done += filled.nbytes
-            if progress is not None:
-                progress(done, total, time.monotonic() - start)
+    shapes = _shapes(_open(path), prefix)
+    parts = _match(path, {name: list(parameter.shape) for name, parameter in wanted.items()}, shapes, sources, unused)
+    dtypes = {name: dtype(name) if dtype is not None else wanted[name].dtype for name in wanted}
+    total = sum(wanted[name].numel() * dtypes[name].itemsize for name in wanted)
+    done, file, seen = 0, _open(path), 0
+    for name, names in parts.items():
+        if seen > MAPPED:
+            file, seen = _open(path), 0  # lets go of what is mapped so far
+        filled = torch.empty(wanted[name].shape, dtype=dtypes[name], device=device)
+        row = 0
+        for part in names:
+            tensor = file.get_tensor(prefix + part)
+            seen += tensor.nbytes
+            if sources[name].add:
+                tensor = tensor.float() + sources[name].add
+            filled[row:row + len(tensor)].copy_(tensor)
+            row += len(tensor)
+        _replace(network, name, filled)
+        done += filled.nbytes
+        if progress is not None:
+            progress(done, total, time.monotonic() - start)
 
 
 def tensor_names(path: Path) -> list[str]:
     """Return the names of all tensors of a checkpoint; see `load_strict` for `path` and errors."""
-    with _open(weights_file(path)) as file:
-        return list(file.keys())
+    return list(_open(weights_file(path)).keys())
 
 
 def allocate(network: nn.Module, dtype: DtypeRule, device: str) -> None:
