@@ -123,6 +123,7 @@ def test_aloha_is_seen_as_the_base_model_was_trained():
     expected = absolute * flips
     expected[:, [6, 13]] = (output[:, [6, 13]] + 0.5476 + 0.6213) / (1.4910 + 0.6213)
     assert layout.decode_actions(output, names, joints) == pytest.approx(expected, abs=1e-5)
+    assert layout.encode_actions(expected, names, joints) == pytest.approx(output[:, :14], abs=1e-5)
     # Whatever the order in which the robot names its joints.
     turned = layout.decode_actions(output, names[::-1], joints[::-1])
     assert turned == pytest.approx(expected, abs=1e-5)

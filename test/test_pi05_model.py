@@ -257,6 +257,14 @@ def test_a_model_that_was_never_trained_to_speak_refuses_texts_and_still_acts(op
     assert isinstance(events[0], ActionChunk) and np.isfinite(events[0].actions).all()
 
 
+def test_training_for_real_time_chunking_is_told_by_the_checkpoint(lerobot, tmp_path):
+    assert load(lerobot, tmp_path).longest_trained_delay == 0
+    config = json.loads((lerobot / 'config.json').read_text())
+    (lerobot / 'config.json').write_text(json.dumps(config | {'rtc_training_max_delay': 4}))
+    assert load(lerobot, tmp_path).longest_trained_delay == 4
+    assert load(None, tmp_path).longest_trained_delay == 0
+
+
 def test_random_weights_depend_on_the_seed_alone(tmp_path):
     path = tmp_path / 'small.yaml'
     path.write_text(yaml.safe_dump(content()))

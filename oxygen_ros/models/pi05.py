@@ -26,6 +26,7 @@ from oxygen_ros.models.pi0_network import Pi0Config, Pi0Network
 from oxygen_ros.models.pi05_config import BRANCH_POSITIONS, check_config, network_config
 from oxygen_ros.models.pi05_prompt import PromptEncoder
 from oxygen_ros.models.pi05_weights import UNUSED, dtype_rule, file_prefix, sources
+from oxygen_ros.models.realtime_chunking import PreviousChunk
 from oxygen_ros.models.registry import DTYPES, LoadOptions
 from oxygen_ros.models.resize_torch import resize_with_pad_torch
 from oxygen_ros.models.text_tokenizers import load_tokenizer
@@ -62,8 +63,8 @@ class Pi05Model:
     def __init__(self, config: Mapping, options: LoadOptions, tokenizer: TextTokenizer | None = None,
                  weights: Path | None = None) -> None:
         checkpoint, random = options.checkpoint, options.checkpoint is None
-        if not random:
-            check_config(checkpoint, config)
+        # Actions that the weights were trained to find fixed, of real-time chunking; 0: they were not.
+        self.longest_trained_delay = 0 if random else check_config(checkpoint, config)
         self.tokenizer = tokenizer or _tokenizer(config, checkpoint)
         self.prefix_mask = _choice(PrefixMask, config, 'prefix_mask', PrefixMask.BIDIRECTIONAL)
         lerobot = not random and (checkpoint / PREPROCESSOR).is_file()
@@ -107,9 +108,10 @@ class Pi05Model:
             pixels = torch.from_numpy(resized).to(self.spec.device).float() / 255
         return pixels.permute(0, 3, 1, 2) * 2 - 1
 
-    def denoise(self, cache: UnifiedKVCache, frame: int, noise: torch.Tensor, steps: int) -> torch.Tensor:
-        """Generate an action chunk; see `VLAModel.denoise`."""
-        return self.network.expert.denoise(noise.to(self.spec.device), cache, frame, steps).cpu()
+    def denoise(self, cache: UnifiedKVCache, frame: int, noise: torch.Tensor, steps: int,
+                previous: PreviousChunk | None = None) -> torch.Tensor:
+        """Generate an action chunk, which continues the previous one if there is one; see `VLAModel.denoise`."""
+        return self.network.expert.denoise(noise.to(self.spec.device), cache, frame, steps, previous).cpu()
 
     def prefix_logits(self, cache: UnifiedKVCache, frame: int) -> torch.Tensor:
         """Return the logits of the first token of a branch without a prompt: behind the last valid prefix token."""

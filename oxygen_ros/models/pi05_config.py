@@ -27,11 +27,16 @@ def network_config(config: Mapping) -> Pi0Config:
                      config['horizon'], config['action_dim'], positions)
 
 
-def check_config(checkpoint: Path, config: Mapping) -> None:
-    """Compare the checkpoint's own config.json, of either format, with the model file."""
+def check_config(checkpoint: Path, config: Mapping) -> int:
+    """
+    Compare the checkpoint's own config.json, of either format, with the model file.
+
+    :returns: actions that its weights were trained to find fixed, of real-time chunking; 0: they were not.
+    :raises ConfigError: they differ, or the checkpoint is of another kind.
+    """
     path = checkpoint / 'config.json'
     if not path.is_file():
-        return
+        return 0
     given = read_json(path, f'checkpoint file {path}')
     if given.get('type', 'pi05') != 'pi05':
         raise ConfigError(f'checkpoint {str(checkpoint)!r} is of type {given["type"]!r}, not pi05: choose another '
@@ -50,6 +55,7 @@ def check_config(checkpoint: Path, config: Mapping) -> None:
     if wrong:
         raise ConfigError(f'checkpoint {str(checkpoint)!r} and the model file differ: config.json has '
                           f'{", ".join(wrong)}: choose the model file that fits, or correct a copy of it')
+    return int(given.get('rtc_training_max_delay') or 0)
 
 
 def _gemma(sizes: str | Mapping) -> GemmaConfig:

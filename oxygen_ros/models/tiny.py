@@ -20,6 +20,7 @@ from oxygen_ros.models.gemma import GemmaConfig
 from oxygen_ros.models.initialise import initialise
 from oxygen_ros.models.interface import ModelSpec, PolicyInput
 from oxygen_ros.models.pi0_network import Pi0Config, Pi0Network
+from oxygen_ros.models.realtime_chunking import PreviousChunk
 from oxygen_ros.models.registry import LoadOptions
 from oxygen_ros.models.siglip import VisionConfig
 from oxygen_ros.models.tokenizer import WordTokenizer
@@ -43,6 +44,8 @@ class TinyModel:
 
     :param config: parsed `config/models/tiny.yaml`.
     """
+
+    longest_trained_delay = 0  # it was not trained for real-time chunking
 
     def __init__(self, config: Mapping, options: LoadOptions | None = None) -> None:
         options = options or LoadOptions()
@@ -114,9 +117,10 @@ class TinyModel:
         tokens = torch.tensor(self.prefix_tokens(instruction, inputs.state), device=self.spec.device)
         self.network.prefill(pixels, tokens, cache, frame)
 
-    def denoise(self, cache: UnifiedKVCache, frame: int, noise: torch.Tensor, steps: int) -> torch.Tensor:
-        """Generate an action chunk; see `VLAModel.denoise`."""
-        return self.network.expert.denoise(noise.to(self.spec.device), cache, frame, steps).cpu()
+    def denoise(self, cache: UnifiedKVCache, frame: int, noise: torch.Tensor, steps: int,
+                previous: PreviousChunk | None = None) -> torch.Tensor:
+        """Generate an action chunk, which continues the previous one if there is one; see `VLAModel.denoise`."""
+        return self.network.expert.denoise(noise.to(self.spec.device), cache, frame, steps, previous).cpu()
 
     def prefix_logits(self, cache: UnifiedKVCache, frame: int) -> torch.Tensor:
         """Return the logits of the first token of a branch without a prompt."""

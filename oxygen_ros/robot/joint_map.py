@@ -17,9 +17,17 @@ class Linear:
     scale: float = 1.0
     offset: float = 0.0
 
+    def __post_init__(self) -> None:
+        if self.scale == 0:
+            raise ValueError('scale must not be 0')
+
     def __call__(self, values: np.ndarray) -> np.ndarray:
         """Map values."""
         return self.scale * values + self.offset
+
+    def inverse(self, values: np.ndarray) -> np.ndarray:
+        """Map back."""
+        return (values - self.offset) / self.scale
 
 
 @dataclass(frozen=True)
@@ -60,7 +68,7 @@ class JointMap:
     """
 
     state: Callable[[np.ndarray], np.ndarray] = Linear()
-    action: Callable[[np.ndarray], np.ndarray] = Linear()
+    action: Linear = Linear()
 
     @classmethod
     def from_mapping(cls, item: object, where: str) -> JointMap:

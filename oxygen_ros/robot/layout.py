@@ -91,13 +91,33 @@ class Layout:
         values = check_actions(actions, len(self.actions))
         if self.action_statistics is not None:
             values = Normalizer(self.action_statistics, self.epsilon).unnormalize(values)
-        if self.action_mode is ActionMode.DELTA:
-            moving = np.array([name not in self.absolute for name in self.actions])
-            values = values + self._seen(self.actions, names, positions) * moving
+        values = values + self._start(names, positions)
         for column, name in enumerate(self.actions):
             if name in self.maps:
                 values[:, column] = self.maps[name].action(values[:, column])
         return np.deg2rad(values) if self.units is Units.DEGREES else values
+
+    def encode_actions(self, targets: np.ndarray, names: Sequence[str], positions: np.ndarray) -> np.ndarray:
+        """
+        Return the numbers that the model would give for target positions; the inverse of `decode_actions`.
+
+        :param targets: [horizon, len(actions)], rad. :param names, positions: as there.
+        :returns: float64 [horizon, len(actions)].
+        """
+        values = np.array(np.rad2deg(targets) if self.units is Units.DEGREES else targets, dtype=np.float64)
+        for column, name in enumerate(self.actions):
+            if name in self.maps:
+                values[:, column] = self.maps[name].action.inverse(values[:, column])
+        values = values - self._start(names, positions)
+        if self.action_statistics is not None:
+            values = Normalizer(self.action_statistics, self.epsilon).normalize(values)
+        return values
+
+    def _start(self, names: Sequence[str], positions: np.ndarray) -> np.ndarray | float:
+        """Return where actions count from, in the form of the model."""
+        if self.action_mode is ActionMode.ABSOLUTE:
+            return 0.0
+        return self._seen(self.actions, names, positions) * [name not in self.absolute for name in self.actions]
 
     def _seen(self, wanted: Sequence[str], names: Sequence[str], positions: np.ndarray) -> np.ndarray:
         """Return positions in the form and units of the model, not normalised."""

@@ -11,6 +11,7 @@ from oxygen_ros.errors import ConfigError
 from oxygen_ros.models.interface import ModelSpec, PolicyInput
 from oxygen_ros.observation import Observation
 from oxygen_ros.robot.chunk import JointChunk
+from oxygen_ros.robot.layout import ActionMode
 from oxygen_ros.robot.robot_file import Robot
 
 
@@ -71,3 +72,17 @@ class ActionTask:
         return JointChunk(self.layout.actions, positions,
                           observation.stamp_ns + self.spec.first_action_offset * period_ns, period_ns,
                           observation.number, observation.stamp_ns)
+
+    def reexpress(self, actions: np.ndarray, old: Observation, new: Observation) -> np.ndarray:
+        """
+        Return actions of an old frame as if they had been made for a new one: deltas count from its joint state.
+
+        :param actions: [horizon, action_dim] in normalised model space; padding stays as it is.
+        :raises ChunkRejected: they are not finite.
+        """
+        if self.layout.action_mode is ActionMode.ABSOLUTE:
+            return actions
+        targets = self.layout.decode_actions(actions, old.joint_names, old.joint_positions)
+        result = np.array(actions, dtype=np.float64)
+        result[:, :len(self.joints)] = self.layout.encode_actions(targets, new.joint_names, new.joint_positions)
+        return result
