@@ -127,3 +127,26 @@ def test_aloha_is_seen_as_the_base_model_was_trained():
     # Whatever the order in which the robot names its joints.
     turned = layout.decode_actions(output, names[::-1], joints[::-1])
     assert turned == pytest.approx(expected, abs=1e-5)
+
+
+def test_droid_velocities_add_up_from_the_joints_of_the_frame():
+    layout = load_robot('franka_droid').layout('droid')
+    joints = np.array([0.1, -0.6, 0.2, -2.5, 0.0, 1.9, 0.3, 0.5])
+    output = np.zeros((3, 32))
+    output[:, 0], output[:, 3], output[:, 7] = 1.0, [0.5, 0.0, -0.5], [0.0, 0.4, 1.0]
+    targets = layout.decode_actions(output, layout.state, joints)
+    assert targets[:, 0] == pytest.approx([0.3, 0.5, 0.7])
+    assert targets[:, 3] == pytest.approx([-2.4, -2.4, -2.5])
+    assert targets[:, 7] == pytest.approx([0.0, 0.4, 1.0])  # the gripper's are absolute
+    assert (targets[:, [1, 2, 4, 5, 6]] == joints[[1, 2, 4, 5, 6]]).all()
+    with pytest.raises(ValueError, match='steps cannot be encoded'):
+        layout.encode_actions(targets, layout.state, joints)
+
+
+@pytest.mark.parametrize('mode', [ActionMode.ABSOLUTE, ActionMode.DELTA])
+@pytest.mark.parametrize('units', list(Units))
+def test_encoding_undoes_decoding(mode, units):
+    layout = Layout(('a', 'b'), ('b', 'a'), mode, units, action_statistics=LIMITS)
+    output = np.array([[0.1, -0.3], [0.7, 0.9]])
+    targets = layout.decode_actions(output, ['a', 'b'], np.array([0.2, 0.4]))
+    assert layout.encode_actions(targets, ['a', 'b'], np.array([0.2, 0.4])) == pytest.approx(output)

@@ -31,7 +31,7 @@ joint True: name must be text, not True
 camera 'head': topic must be text
 actions names unknown joints ['nose']
 actions names joints twice: ['b']
-action_mode must be one of ['absolute', 'delta'], not 'relative'
+action_mode must be one of ['absolute', 'delta', 'step'], not 'relative'
 units must be one of ['radians', 'degrees'], not 'gradians'
 state_statistics must be none
 action_statistics has unknown keys ['q50']

@@ -19,6 +19,7 @@ class ActionMode(str, Enum):
 
     ABSOLUTE = 'absolute'  # the target position
     DELTA = 'delta'        # the way from the position in the observation to the target position
+    STEP = 'step'          # the way from the target before (at first, the position in the observation) to the target
 
 
 class Units(str, Enum):
@@ -35,12 +36,12 @@ class Layout:
 
     :param state: joints in the order of the model's state vector.
     :param actions: joints in the order of the model's action vector; numbers beyond are padding.
-    :param absolute: joints whose actions are absolute although `action_mode` is delta, such as grippers.
+    :param absolute: joints whose actions are absolute although `action_mode` is another, such as grippers.
     :param units: of the model's vectors and of the statistics. Joint positions outside the model are always rad.
     :param state_statistics: of len(state); None: the model takes physical units as they are.
     :param action_statistics: of len(actions); None: the model gives physical units.
     :param epsilon: see `Normalizer`.
-    :param maps: joints that the model knows in another form, by name.
+    :param maps: joints that the model knows in another form, by name. In mode step, of actions only the scale counts.
     """
 
     state: tuple[str, ...]
@@ -91,11 +92,17 @@ class Layout:
         values = check_actions(actions, len(self.actions))
         if self.action_statistics is not None:
             values = Normalizer(self.action_statistics, self.epsilon).unnormalize(values)
-        values = values + self._start(names, positions)
+        if self.action_mode is not ActionMode.STEP:
+            values = values + self._start(names, positions)
         for column, name in enumerate(self.actions):
             if name in self.maps:
                 values[:, column] = self.maps[name].action(values[:, column])
-        return np.deg2rad(values) if self.units is Units.DEGREES else values
+        if self.units is Units.DEGREES:
+            values = np.deg2rad(values)
+        if self.action_mode is ActionMode.STEP:
+            moving = self._moving()
+            values[:, moving] = select(names, positions, self.actions)[moving] + values[:, moving].cumsum(axis=0)
+        return values
 
     def encode_actions(self, targets: np.ndarray, names: Sequence[str], positions: np.ndarray) -> np.ndarray:
         """
@@ -103,7 +110,10 @@ class Layout:
 
         :param targets: [horizon, len(actions)], rad. :param names, positions: as there.
         :returns: float64 [horizon, len(actions)].
+        :raises ValueError: in mode step, whose numbers depend on each other.
         """
+        if self.action_mode is ActionMode.STEP:
+            raise ValueError('steps cannot be encoded one by one')
         values = np.array(np.rad2deg(targets) if self.units is Units.DEGREES else targets, dtype=np.float64)
         for column, name in enumerate(self.actions):
             if name in self.maps:
@@ -117,7 +127,11 @@ class Layout:
         """Return where actions count from, in the form of the model."""
         if self.action_mode is ActionMode.ABSOLUTE:
             return 0.0
-        return self._seen(self.actions, names, positions) * [name not in self.absolute for name in self.actions]
+        return self._seen(self.actions, names, positions) * self._moving()
+
+    def _moving(self) -> np.ndarray:
+        """Return which actions are not absolute, bool [len(actions)]."""
+        return np.array([name not in self.absolute for name in self.actions])
 
     def _seen(self, wanted: Sequence[str], names: Sequence[str], positions: np.ndarray) -> np.ndarray:
         """Return positions in the form and units of the model, not normalised."""

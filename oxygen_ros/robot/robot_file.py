@@ -167,9 +167,9 @@ class _Reader:
                       for key, names in (('state_statistics', state), ('action_statistics', actions))]
         absolute = self._names(f'{where}: absolute', item.get('absolute', []), joints)
         strange = [name for name in absolute if name not in actions]
-        if strange or absolute and mode is not ActionMode.DELTA:
+        if strange or absolute and mode is ActionMode.ABSOLUTE:
             self.problems.append(f'{where}: absolute names {strange or list(absolute)}: it takes joints of '
-                                 'actions, with action_mode delta')
+                                 'actions, with action_mode delta or step')
         maps = self._maps(f'{where}: maps', item.get('maps', {}), joints)
         return None if self.problems else Layout(state, actions, mode, units, *statistics, epsilon, absolute, maps)
 

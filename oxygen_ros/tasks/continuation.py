@@ -14,6 +14,7 @@ from oxygen_ros.engine.kv_cache import UnifiedKVCache
 from oxygen_ros.errors import ConfigError
 from oxygen_ros.models.interface import PolicyInput, VLAModel
 from oxygen_ros.models.realtime_chunking import ChunkingMethod, GuidanceSchedule, PreviousChunk
+from oxygen_ros.robot.layout import ActionMode
 from oxygen_ros.robot.safety import ChunkRejected
 from oxygen_ros.tasks.action import ActionTask
 
@@ -50,6 +51,9 @@ class ContinuingModel:
         longest = getattr(model, 'longest_trained_delay', None)
         if longest is None:
             raise ConfigError(f'model {model.spec.name} cannot continue chunks: switch action.chunking off')
+        if task.layout.action_mode is ActionMode.STEP:
+            raise ConfigError(f'model {model.spec.name} gives steps, which cannot be continued: switch action.chunking '
+                              'off')
         if settings.method is ChunkingMethod.TRAINED and not longest:
             raise ConfigError(f'model {model.spec.name} was not trained for real-time chunking, its checkpoint has no '
                               'rtc_training_max_delay: choose guided for action.chunking')
