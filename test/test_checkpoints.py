@@ -9,7 +9,7 @@ from torch import nn
 
 from oxygen_ros.errors import ConfigError
 from oxygen_ros.models import checkpoints
-from oxygen_ros.models.checkpoints import Source, allocate, load_strict, require_memory, tensor_names
+from oxygen_ros.models.checkpoints import LogProgress, Source, allocate, load_strict, require_memory, tensor_names
 
 SOURCES = {
     'qkv.weight': Source(('q', 'k', 'v'), rows=(4, 2, 2)),
@@ -114,6 +114,17 @@ def test_progress_counts_every_byte_once(tmp_path):
     calls = []
     load(tmp_path, given(), progress=lambda done, total, seconds: calls.append((done, total)))
     assert [done for done, _ in calls] == [12, 108, 168] and {total for _, total in calls} == {168}
+
+
+def test_progress_is_said_now_and_then_with_size_and_rate():
+    said = []
+    progress = LogProgress('loading', said.append)
+    for done, seconds in ((1, 0.5), (2, 2.5), (3, 3.0), (4, 3.5)):
+        progress(done << 30, 4 << 30, seconds)
+    assert said == ['loading: 2.00 of 4.00 GiB (50 %), 0.80 GiB/s', 'loading: 4.00 of 4.00 GiB (100 %), 1.14 GiB/s']
+    quick = LogProgress('loading', said.append)
+    quick(1, 1, 0.1)
+    assert len(said) == 2
 
 
 @pytest.mark.parametrize('content', [b'', b'no safetensors', None])

@@ -51,19 +51,23 @@ class Source:
 
 
 class LogProgress:
-    """Logs the progress of loading, at most every few seconds, and at the end."""
+    """
+    Says how far loading is, every few seconds and at the end; what is loaded in no time is not worth a word.
 
-    def __init__(self, what: str, interval: float = 2.0) -> None:
-        self._what, self._interval = what, interval
+    :param what: for people, such as 'loading model.safetensors'. :param say: takes one line.
+    """
+
+    def __init__(self, what: str, say: Callable[[str], None] = logger.info, interval: float = 2.0) -> None:
+        self._what, self._say, self._interval = what, say, interval
         self._next = interval
 
     def __call__(self, done: int, total: int, seconds: float) -> None:
         """Take in how far it is; see `Progress`."""
-        if seconds < self._next and done < total:
+        if seconds < self._next and (done < total or self._next == self._interval):
             return
         self._next = seconds + self._interval
-        logger.info('%s: %.2f of %.2f GiB, %.0f %%, %.2f GiB/s', self._what, done / GIB, total / GIB,
-                    100 * done / max(total, 1), done / GIB / max(seconds, 1e-9))
+        self._say(f'{self._what}: {done / GIB:.2f} of {total / GIB:.2f} GiB ({100 * done / max(total, 1):.0f} %), '
+                  f'{done / GIB / max(seconds, 1e-9):.2f} GiB/s')
 
 
 def load_strict(network: nn.Module, path: Path, sources: Mapping[str, Source] | None = None, *,

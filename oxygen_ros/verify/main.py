@@ -13,7 +13,6 @@ from oxygen_ros.errors import ConfigError
 from oxygen_ros.models.registry import DTYPES
 from oxygen_ros.verify import pi05, preprocess
 from oxygen_ros.verify.report import Report
-from oxygen_ros.verify.table import show
 
 MOST_BRANCHES = 8
 
@@ -41,6 +40,8 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps({'case': str(arguments.case), 'dtype': arguments.dtype, **report.as_dict()}, indent=1))
     else:
+        from oxygen_ros.verify.table import show  # JSON needs no rich
+
         show(report, arguments.case.resolve().name)
     return 0 if report.passed else 1
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from oxygen_ros.engine.requests import (
     TextRequest,
 )
 from oxygen_ros.engine.scheduler import Mode, SchedulerConfig
+from oxygen_ros.models.checkpoints import LogProgress
 from oxygen_ros.models.interface import PolicyInput
 from oxygen_ros.models.pi05 import Pi05Model, PrefixMask
 from oxygen_ros.models.registry import DTYPES, LoadOptions
@@ -43,7 +45,8 @@ def run(folder: Path, report: Report, modes: Sequence[Mode], branches: Sequence[
     case = read_case(folder)
     tolerances = FLOAT32 if dtype == 'float32' else BFLOAT16
     for weights in case.weights:
-        model = Pi05Model(case.model_file(), LoadOptions(folder, DTYPES[dtype], device),
+        progress = LogProgress(f'loading {weights.name}', lambda line: print(line, file=sys.stderr))
+        model = Pi05Model(case.model_file(), LoadOptions(folder, DTYPES[dtype], device, progress=progress),
                           NumberTokenizer(case.vocabulary), weights)
         for mask, kind in MASKS.items():
             if f'{mask}.text_tokens' not in case.expected['oxygen']:
