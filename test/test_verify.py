@@ -125,6 +125,11 @@ def test_numbers_of_branches_are_checked(capsys):
     assert '1 to 8' in capsys.readouterr().err
 
 
+def test_a_device_that_is_not_there_is_wrong_use(capsys):
+    assert main(['verify', str(GOLDEN / 'a_mqa3cam'), '--device', 'toaster']) == 2
+    assert "device 'toaster' is not available" in capsys.readouterr().err
+
+
 def test_a_report_without_comparisons_does_not_pass():
     assert not Report().passed
 

@@ -79,8 +79,7 @@ def load_model(file: ModelFile, options: LoadOptions) -> VLAModel:
     if options.checkpoint is not None and not options.checkpoint.is_dir():
         raise ConfigError(f'checkpoint {str(options.checkpoint)!r} is not a directory: give the one that holds the '
                           'weights, or leave it empty for random weights')
-    if not _available(options.device):
-        raise ConfigError(f'device {options.device!r} is not available here: use cpu, or install a torch build for it')
+    require_device(options.device)
     try:
         return importlib.import_module(FAMILIES[file.family]).load(file.content, options)
     except KeyError as error:
@@ -89,9 +88,13 @@ def load_model(file: ModelFile, options: LoadOptions) -> VLAModel:
         raise ConfigError(f'model file {file.name}: {error}') from error
 
 
-def _available(device: str) -> bool:
+def require_device(device: str) -> None:
+    """
+    Check that torch has a device.
+
+    :raises ConfigError: it has not.
+    """
     try:
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError):  # what torch raises for unknown and for missing devices
-        return False
-    return True
+    except (RuntimeError, AssertionError) as error:  # what torch raises for unknown and for missing devices
+        raise ConfigError(f'device {device!r} is not available here: use cpu, or install a torch build for it') from error

@@ -10,7 +10,7 @@ import torch
 
 from oxygen_ros.engine.scheduler import Mode
 from oxygen_ros.errors import ConfigError
-from oxygen_ros.models.registry import DTYPES
+from oxygen_ros.models.registry import DTYPES, require_device
 from oxygen_ros.verify import pi05, preprocess
 from oxygen_ros.verify.report import Report
 
@@ -52,6 +52,7 @@ def verify(case: Path, modes: list[Mode], branches: list[int], dtype: str = 'flo
 
     :raises ConfigError: it is no case directory, or its weights do not fit.
     """
+    require_device(device)
     report = Report()
     if (case / preprocess.VECTORS).is_file():
         preprocess.run(case, report)
