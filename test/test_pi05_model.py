@@ -33,6 +33,7 @@ from oxygen_ros.robot.joints import Joint
 from oxygen_ros.robot.layout import ActionMode, Layout
 from oxygen_ros.robot.robot_file import Robot
 from oxygen_ros.tasks.action import ActionTask
+from oxygen_ros.tasks.session import Session, SessionSettings
 from oxygen_ros.verify.case import read_case
 
 GOLDEN = Path(__file__).parent / 'data' / 'golden' / 'pi05' / 'b_gqa_maskedcam'
@@ -299,6 +300,27 @@ def test_unknown_choices_are_named(tmp_path, key):
 def test_unknown_variants_are_named(tmp_path):
     with pytest.raises(ConfigError, match="unknown variant 'gemma_9b'"):
         load(None, tmp_path, decoder='gemma_9b')
+
+
+def test_a_session_acts_with_a_checkpoint_in_the_units_of_its_statistics(openpi, tmp_path):
+    (tmp_path / 'small.yaml').write_text(yaml.safe_dump(content()))
+    joints = [{'name': name, 'lower': -3.0, 'upper': 3.0, 'velocity': 1.0, 'default': 0.1} for name in JOINTS]
+    layout = {'state': 'all', 'actions': 'all', 'action_mode': 'absolute', 'state_statistics': 'none',
+              'action_statistics': 'none'}
+    cameras = {name: f'/{name}' for name in content()['cameras']}
+    (tmp_path / 'robot.yaml').write_text(yaml.safe_dump(
+        {'name': 'lab', 'joints': joints, 'cameras': cameras, 'layouts': {'joints': layout}}))
+    events = []
+    session = Session(SessionSettings(model=str(tmp_path / 'small.yaml'), robot=str(tmp_path / 'robot.yaml'),
+                                      checkpoint=str(openpi)), events.append, observation_clock=lambda: 1)
+    session.engine.observe(session.action.policy_input(observation()))
+    session.engine.request_action(session.engine.clock())
+    session.engine.run_cycle()
+    positions = session.action.joint_chunk(events[0]).positions
+    stats = json.loads(STATS.read_text())['norm_stats']['actions']
+    low, high = np.array(stats['q01']), np.array(stats['q99'])
+    expected = (events[0].actions[:, :8] + 1) / 2 * (high - low + 1e-6 * (high > low)) + low
+    assert positions == pytest.approx(expected, abs=1e-6)
 
 
 # -- prompts ---------------------------------------------------------------------------------------------------------

@@ -97,4 +97,5 @@ def require_device(device: str) -> None:
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:  # what torch raises for unknown and for missing devices
-        raise ConfigError(f'device {device!r} is not available here: use cpu, or install a torch build for it') from error
+        raise ConfigError(f'device {device!r} is not available here: use cpu, or install a torch build for '
+                          'it') from error
