@@ -14,6 +14,7 @@ from oxygen_ros.errors import ConfigError
 from oxygen_ros.models.pi05 import Pi05Model
 from oxygen_ros.models.realtime_chunking import ChunkingMethod, GuidanceSchedule, PreviousChunk
 from oxygen_ros.models.registry import LoadOptions
+from oxygen_ros.nodes.inference_parameters import PARAMETERS, session_settings
 from oxygen_ros.observation import Observation
 from oxygen_ros.robot.joints import Joint
 from oxygen_ros.robot.layout import ActionMode, Layout
@@ -21,6 +22,7 @@ from oxygen_ros.robot.normalization import Statistics, StatisticsMode
 from oxygen_ros.robot.robot_file import Robot
 from oxygen_ros.tasks.action import ActionTask
 from oxygen_ros.tasks.continuation import ContinuationSettings, ContinuingModel
+from oxygen_ros.tasks.session import Session, SessionSettings
 from oxygen_ros.verify.case import NumberTokenizer, read_case
 
 GOLDEN = Path(__file__).parent / 'data' / 'golden' / 'pi05' / 'a_mqa3cam'
@@ -145,6 +147,13 @@ def test_chunks_from_another_time_are_not_continued(stamp):
     assert rig.continuing.previous(rig.task.policy_input(observation)) is None
 
 
+def test_warming_up_leaves_nothing_to_continue():
+    rig = Rig(ContinuationSettings(GUIDED))
+    rig.engine.warm_up(rig.task.example(), rounds=1)
+    first = Observation(1, PERIOD, {}, NAMES, np.zeros(3))
+    assert rig.continuing.previous(rig.task.policy_input(first)) is None
+
+
 def test_the_same_frame_gives_the_same_chunk_however_it_was_reached():
     """Off means off: a model without continuation does not depend on what was before."""
     rig = Rig(None)
@@ -162,6 +171,21 @@ def test_models_that_cannot_are_refused():
     del rig.model.longest_trained_delay
     with pytest.raises(ConfigError, match='cannot continue chunks'):
         ContinuingModel(rig.model, rig.task, ContinuationSettings(GUIDED))
+
+
+@pytest.mark.parametrize(('value', 'method'), [('off', None), ('guided', GUIDED), ('trained', TRAINED)])
+def test_the_node_has_it_as_a_parameter_and_off(value, method):
+    values = {parameter.name: parameter.default for parameter in PARAMETERS}
+    assert values['action.chunking'] == 'off'
+    settings = session_settings(values | {'action.chunking': value, 'action.chunking_reach': 7})
+    assert settings.continuation == ContinuationSettings(method, reach=7)
+
+
+def test_a_session_hands_it_to_the_engine():
+    settings = SessionSettings(continuation=ContinuationSettings(GUIDED))
+    assert isinstance(Session(settings, print).engine.model, ContinuingModel)
+    with pytest.raises(ConfigError, match='model tiny was not trained for real-time chunking'):
+        Session(SessionSettings(continuation=ContinuationSettings(TRAINED)), print)
 
 
 def test_all_else_is_the_models_own():

@@ -71,6 +71,8 @@ class Pi05Model:
         self._resize = _choice(Resize, config, 'resize', Resize.TORCH if lerobot else Resize.PILLOW)
         self._prompt = PromptEncoder(self.tokenizer, config['prompt'], config['prompt_tokens'], config['bos'])
         self._tasks = {task: config['tasks'][task] for task in TASKS}
+        # Before the weights, which take long to load.
+        statistics = None if random else read_statistics(checkpoint, config.get('asset', ''))
         network = network_config(config)
         name = config.get('name', 'pi05')
         self.network = _load_network(name, network, options, weights)
@@ -87,7 +89,7 @@ class Pi05Model:
             dtype=options.dtype, device=options.device, frame_extras=network.frame_extras(options.dtype),
             # Texts of random weights mean nothing anyway, but take their time.
             text_head_trained=random or config['text_head_trained'],
-            statistics=None if random else read_statistics(checkpoint, config.get('asset', '')))
+            first_action_offset=config.get('first_action_offset', 0), statistics=statistics)
 
     def prefill(self, inputs: PolicyInput, instruction: str, cache: UnifiedKVCache, frame: int) -> None:
         """Write the prefix of an observation into a frame slot; see `VLAModel.prefill`."""

@@ -27,6 +27,7 @@ from oxygen_ros.engine.worker import Worker, WorkerFailed
 from oxygen_ros.errors import OxygenError
 from oxygen_ros.memory.keeper import MemoryKeeper
 from oxygen_ros.memory.store import MemoryStore
+from oxygen_ros.models.checkpoints import LogProgress
 from oxygen_ros.msg import EngineStatus, Frame
 from oxygen_ros.nodes.clock_watch import ClockWatch
 from oxygen_ros.nodes.conversion import observation_from_msg
@@ -138,7 +139,8 @@ class InferenceNode(LifecycleNode):
             tracer = Tracer(values['trace_file'] or None)
         except OSError as error:
             raise OxygenError(f'trace_file {values["trace_file"]!r} cannot be written: {error.strerror}') from error
-        self.session = Session(session_settings(values), self._emit, observation_clock=self.now_ns, tracer=tracer)
+        self.session = Session(session_settings(values), self._emit, observation_clock=self.now_ns, tracer=tracer,
+                               progress=LogProgress('loading the weights', self.get_logger().info))
         self.worker = Worker(self.session.engine, self._emit)
         self.worker.start()
         spec, size = self.session.spec, self.session.engine.cache.spec.total_bytes()

@@ -7,9 +7,11 @@ from typing import Any
 
 from oxygen_ros.engine.engine import EngineConfig
 from oxygen_ros.engine.scheduler import Mode, SchedulerConfig
+from oxygen_ros.models.realtime_chunking import ChunkingMethod
 from oxygen_ros.models.registry import DTYPES
 from oxygen_ros.nodes.parameters import NodeParameter
 from oxygen_ros.robot.chunk_buffer import WhenEmpty
+from oxygen_ros.tasks.continuation import ContinuationSettings
 from oxygen_ros.tasks.session import SessionSettings, TextSettings
 
 
@@ -47,6 +49,10 @@ PARAMETERS = (
     NodeParameter('instruction', 'look around', 'What the robot shall do until it is told otherwise.'),
     NodeParameter('action.rate', 5.0, 'Action chunks per second; 0 switches actions off.', 0.0, 100.0),
     NodeParameter('action.denoise_steps', 0, 'Flow-matching steps; 0 takes the default of the model.', 0, 1000),
+    NodeParameter('action.chunking', 'off', 'How a chunk continues the one in execution: off, guided (with any weights) or '
+                  'trained (with weights that were trained so).', choices=('off', *(m.value for m in ChunkingMethod))),
+    NodeParameter('action.chunking_reach', 0, 'Actions from which on a chunk is free of the one before; 0 is as far as '
+                  'that one goes.', 0, 1000),
     NodeParameter('max_frame_age', 0.5, 'Seconds (by its stamp) beyond which a frame is not acted on.', 0.01, 60.0),
     NodeParameter('speech.rate', 2.0, 'Spoken lines started per second; 0 switches the narration off.', 0.0, 100.0),
     *_text_parameters('speech', 'a spoken line', TextSettings(max_tokens=24, temperature=0.7)),
@@ -81,8 +87,12 @@ def session_settings(values: Mapping[str, Any]) -> SessionSettings:
         max_frames=values['max_frames'], kv_budget_mib=values['kv_budget_mib'],
         denoise_steps=values['action.denoise_steps'], seed=values['seed'], max_frame_age=values['max_frame_age'],
         stream_interval=values['stream_interval'])
+    chunking = values['action.chunking']
+    continuation = ContinuationSettings(None if chunking == 'off' else ChunkingMethod(chunking),
+                                        reach=values['action.chunking_reach'])
     return SessionSettings(
         model=values['model'], checkpoint=values['checkpoint'], robot=values['robot'], device=values['device'],
         dtype=values['dtype'], seed=values['seed'], engine=engine, answer=text('answer'), speech=text('speech'),
         memory=text('memory'), blend_time=values['command.blend_time'], command_lifetime=values['command.lifetime'],
-        when_empty=values['command.when_empty'])
+        when_empty=values['command.when_empty'],
+        continuation=continuation)

@@ -76,8 +76,9 @@ class ContinuingModel:
         """Generate a chunk that continues the last one; see `VLAModel.denoise`."""
         inputs = self._seen[frame]
         actions = self._model.denoise(cache, frame, noise, steps, self.previous(inputs))
-        self._last = inputs, actions.numpy()
-        self._age_ns = max(0.0, self._clock() - inputs.stamp_ns)
+        if inputs.number:  # frames count from 1: what has the number 0 warms up
+            self._last = inputs, actions.numpy()
+            self._age_ns = max(0.0, self._clock() - inputs.stamp_ns)
         return actions
 
     def previous(self, inputs: PolicyInput) -> PreviousChunk | None:

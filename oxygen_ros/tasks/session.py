@@ -17,11 +17,13 @@ from oxygen_ros.engine.engine import Engine
 from oxygen_ros.engine.requests import Event, SamplingParams
 from oxygen_ros.engine.trace import Tracer
 from oxygen_ros.errors import ConfigError
+from oxygen_ros.models.checkpoints import Progress
 from oxygen_ros.models.registry import DTYPES, LoadOptions, load_model, read_model_file
 from oxygen_ros.robot.chunk_buffer import ChunkBuffer, WhenEmpty
 from oxygen_ros.robot.command_stream import CommandStream
 from oxygen_ros.robot.robot_file import load_robot
 from oxygen_ros.tasks.action import ActionTask
+from oxygen_ros.tasks.continuation import ContinuationSettings, ContinuingModel
 from oxygen_ros.tasks.memory import NoteCollector
 from oxygen_ros.tasks.speech import SentenceStream
 from oxygen_ros.tasks.text import TextTask
@@ -61,6 +63,7 @@ class SessionSettings:
     blend_time: float = 0.1
     command_lifetime: float = 1.0
     when_empty: str = 'hold'
+    continuation: ContinuationSettings = field(default_factory=ContinuationSettings)
 
 
 class Session:
@@ -75,16 +78,18 @@ class Session:
 
     def __init__(self, settings: SessionSettings, emit: Callable[[Event], None],
                  clock: Callable[[], float] = time.monotonic, observation_clock: Callable[[], int] = time.time_ns,
-                 tracer: Tracer | None = None) -> None:
+                 tracer: Tracer | None = None, progress: Progress | None = None) -> None:
         model_file = read_model_file(settings.model)
         robot = load_robot(settings.robot)
         _check_choice('dtype', settings.dtype, DTYPES)
         _check_choice('when_empty', settings.when_empty, [choice.value for choice in WhenEmpty])
         options = LoadOptions(Path(settings.checkpoint).expanduser() if settings.checkpoint else None,
-                              DTYPES[settings.dtype], settings.device, settings.seed)
+                              DTYPES[settings.dtype], settings.device, settings.seed, progress)
         model = load_model(model_file, options)
         self.spec = model.spec
         self.action = ActionTask(robot, model_file.layout, model.spec)
+        if settings.continuation.method is not None:
+            model = ContinuingModel(model, self.action, settings.continuation, observation_clock)
         self.engine = Engine(model, settings.engine, emit, clock, observation_clock, tracer)
         self.engine.warm_up(self.action.example())
         buffer = ChunkBuffer(self.action.joints, blend_ns=round(settings.blend_time * 1e9),
