@@ -48,6 +48,7 @@ class SessionSettings:
     """
     :param model, robot: names or paths of their files. :param checkpoint: directory, empty for random weights.
     :param blend_time, command_lifetime: seconds; see `ChunkBuffer`. :param when_empty: 'hold' or 'stop'.
+    :param continuation: real-time chunking, off by default.
     """
 
     model: str = 'tiny'
