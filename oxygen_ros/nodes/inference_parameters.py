@@ -49,8 +49,8 @@ PARAMETERS = (
     NodeParameter('instruction', 'look around', 'What the robot shall do until it is told otherwise.'),
     NodeParameter('action.rate', 5.0, 'Action chunks per second; 0 switches actions off.', 0.0, 100.0),
     NodeParameter('action.denoise_steps', 0, 'Flow-matching steps; 0 takes the default of the model.', 0, 1000),
-    NodeParameter('action.chunking', 'off', 'How a chunk goes on from the one in execution; trained needs weights that were '
-                  'trained so.', choices=('off', *(method.value for method in ChunkingMethod))),
+    NodeParameter('action.chunking', 'off', 'How a chunk goes on from the one in execution; trained needs weights that '
+                  'were trained so.', choices=('off', *(method.value for method in ChunkingMethod))),
     NodeParameter('action.chunking_reach', 0, 'Actions from which on a chunk is free of the one before; 0 is as far as '
                   'that one goes.', 0, 1000),
     NodeParameter('max_frame_age', 0.5, 'Seconds (by its stamp) beyond which a frame is not acted on.', 0.01, 60.0),
