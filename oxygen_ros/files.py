@@ -10,7 +10,7 @@ from oxygen_ros.errors import ConfigError
 
 
 def share_directories() -> list[Path]:
-    """Directories that may hold config/ and launch/: the source tree, pip's prefix, the ROS prefixes; existing ones only."""
+    """Directories that may hold config/ and launch/: source tree, pip's prefix, ROS prefixes; existing ones."""
     here = Path(__file__).resolve()
     candidates = [here.parents[1]]  # source tree (editable install, python -m)
     candidates += [Path(prefix) / 'share' / 'oxygen_ros'
@@ -29,12 +29,14 @@ def config_file(kind: str, name: str, suffix: str = '.yaml') -> Path:
         path = Path(name).expanduser()
         if path.is_file():
             return path
-        raise ConfigError(f'{kind} file {name!r} does not exist: give a path to a {suffix} file or one of {config_names(kind)}')
+        raise ConfigError(f'{kind} file {name!r} does not exist: give a path to a {suffix} file or one of '
+                          f'{config_names(kind)}')
     for share in share_directories():
         path = share / 'config' / kind / f'{name}{suffix}'
         if path.is_file():
             return path
-    raise ConfigError(f'unknown {kind.rstrip("s")} {name!r}: choose one of {config_names(kind)} or give a path to a {suffix} file')
+    raise ConfigError(f'unknown {kind.rstrip("s")} {name!r}: choose one of {config_names(kind)} or give a path to a '
+                      f'{suffix} file')
 
 
 def config_names(kind: str, suffix: str = '.yaml') -> list[str]:

@@ -200,7 +200,7 @@ def test_text_runs_alone_to_its_end_in_the_modes_without_batching(mode):
     config = SchedulerConfig(mode)
     two = replace(EMPTY, waiting=(waiting(1), waiting(2)))
     plan = plan_cycle(two, 1.0, COSTS, config)
-    assert plan.start == (1,) and plan.prefill is (mode is Mode.ISOLATED)
+    assert plan.start == (1,) and plan.own_prefix is (mode is Mode.ISOLATED)
     busy = replace(two, running=(Running(1, 1),), deadlines=(1.0,), acting=True)
     assert plan_cycle(busy, 1.5, COSTS, config) == CyclePlan(decode_steps=None)
     assert plan_cycle(replace(busy, running=()), 1.5, COSTS, config).act

@@ -26,6 +26,7 @@ class Suite:
 
     def __init__(self, graph, folder, *parameters):
         self.graph = graph
+        self.clients = {}
         self.frames = graph.listen(Frame, 'frames')
         self.trajectories = graph.listen(JointTrajectory, 'joint_trajectory')
         self.commands = graph.listen(JointState, 'joint_commands', 100)
@@ -44,11 +45,13 @@ class Suite:
                                   '/camera/head/image_raw/compressed', '/camera/front/image_raw/compressed')
 
     def call(self, service_type, name, **fields):
-        client = self.graph.node.create_client(service_type, name)
-        assert self.graph.spin_until(client.service_is_ready), name
+        if name not in self.clients:
+            self.clients[name] = self.graph.node.create_client(service_type, name)
+            assert self.graph.spin_until(self.clients[name].service_is_ready), name
+            self.graph.spin_for(0.3)  # until the service knows our reader of responses, it may answer into the void
+        client = self.clients[name]
         future = client.call_async(service_type.Request(**fields))
         assert self.graph.spin_until(future.done), f'{name} does not answer'
-        self.graph.node.destroy_client(client)
         return future.result()
 
     def wait(self, condition, what, seconds=60):

@@ -19,7 +19,7 @@ from oxygen_ros.engine.frames import Frames
 from oxygen_ros.engine.kv_cache import UnifiedKVCache
 from oxygen_ros.engine.meter import Meter, warm_up
 from oxygen_ros.engine.requests import ActionChunk, ActionSkipped, Event, FinishReason, TextRequest
-from oxygen_ros.engine.scheduler import CyclePlan, Mode, Running, SchedulerState, Waiting, plan_cycle
+from oxygen_ros.engine.scheduler import CyclePlan, Running, SchedulerState, Waiting, plan_cycle
 from oxygen_ros.engine.statistics import EngineStatus, Statistics
 from oxygen_ros.engine.text_stream import TextStream
 from oxygen_ros.engine.texts import Texts
@@ -200,8 +200,8 @@ class Engine:
     def _start(self, plan: CyclePlan) -> None:
         self._text_advanced = True
         streams = [stream for request_id in plan.start for stream in self._texts.find(request_id)]
-        if self.config.scheduler.mode is Mode.ISOLATED:
-            self._start_isolated(streams)
+        if plan.own_prefix:
+            self._start_on_own_prefix(streams)
             return
         if plan.prefill:
             try:
@@ -212,11 +212,12 @@ class Engine:
                 return
         self._texts.start(streams, self._frames.newest.slot, self._frames.newest.inputs)
 
-    def _start_isolated(self, streams: list[TextStream]) -> None:
+    def _start_on_own_prefix(self, streams: list[TextStream]) -> None:
         inputs = self._observation
         for stream in streams:
+            subtask = stream.request.own_prefix
             try:
-                slot = self._frames.prefill(inputs, self._instruction)
+                slot = self._frames.prefill(inputs, stream.request.text if subtask else self._instruction, subtask)
             except Exception as error:  # noqa: B902 - as above
                 self._texts.fail(stream, error)
                 continue
@@ -274,7 +275,7 @@ class Engine:
             has_observation=observation is not None, can_act=can_act, text_frame_ready=ready,
             action_prefilled=observation is not None and self._frames.holds(observation, self._instruction),
             waiting=tuple(Waiting(s.request.request_id, (s.request.priority, s.request.arrived), len(s.prompt),
-                                  s.request.expires) for s in self._texts.waiting),
+                                  s.request.expires, s.request.own_prefix) for s in self._texts.waiting),
             running=tuple(Running(s.request.request_id, cache.frames[cache.branches[s.slot].frame].key,
                                   s.request.expires) for s in self._texts.running),
             free_branches=cache.free_branches, reserved_branches=int(self.config.max_branches > 1),

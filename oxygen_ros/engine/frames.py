@@ -31,14 +31,19 @@ class Frames:
         self._count = 0
         self.newest: PrefilledFrame | None = None
 
-    def prefill(self, inputs: PolicyInput, instruction: str) -> int:
-        """Prefill an observation into a free slot, and return it with a reference that belongs to the caller."""
+    def prefill(self, inputs: PolicyInput, instruction: str, subtask: bool = False) -> int:
+        """
+        Prefill an observation into a free slot, and return it with a reference that belongs to the caller.
+
+        :param subtask: for a text that says what to do next; the instruction is then what shall be achieved.
+        """
         if not self._cache.free_frames:
             self.unpin()  # if no text stands on the newest frame, its slot is the free one
         self._count += 1
         slot = self._cache.acquire_frame(self._count)
         try:
-            self._meter.timed(Stage.PREFILL, 1, lambda: self._model.prefill(inputs, instruction, self._cache, slot),
+            prefill = self._model.prefill_subtask if subtask else self._model.prefill
+            self._meter.timed(Stage.PREFILL, 1, lambda: prefill(inputs, instruction, self._cache, slot),
                               frame=inputs.number)
         except BaseException:
             self._cache.release_frame(slot)

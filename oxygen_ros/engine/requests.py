@@ -31,6 +31,7 @@ class Refusal(enum.Enum):
     BAD_PROMPT = 'bad_prompt'
     QUEUE_FULL = 'queue_full'
     NO_TEXT_HEAD = 'no_text_head'
+    NO_SUBTASKS = 'no_subtasks'
 
 
 class AdmissionError(Exception):
@@ -68,8 +69,8 @@ class TextRequest:
     """
     One text to generate.
 
-    :param request_id: unique, from 1. :param task: 'speech', 'answer' or 'memory'; it chooses the prompt.
-    :param text: the question of 'answer'.
+    :param request_id: unique, from 1. :param task: 'speech', 'answer', 'memory' or 'subtask'; it chooses the prompt.
+    :param text: the question of 'answer', what the robot shall achieve of 'subtask'.
     :param priority: lower starts first; equal ones start in order of arrival. 0 is for those that somebody waits for.
     :param arrived: when it came, :param expires: when it is given up, both in seconds of the engine's clock.
     :param queue_limit: most waiting requests of this task, this one included.
@@ -89,6 +90,11 @@ class TextRequest:
     def __post_init__(self) -> None:
         if self.request_id < 1 or self.queue_limit < 1:
             raise ValueError(f'request_id {self.request_id} and queue_limit {self.queue_limit} must be at least 1')
+
+    @property
+    def own_prefix(self) -> bool:
+        """Whether it stands on a prefix that no other task can share."""
+        return self.task == 'subtask'
 
 
 @dataclass(frozen=True)

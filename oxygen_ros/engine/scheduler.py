@@ -57,12 +57,15 @@ class SchedulerConfig:
 
 @dataclass(frozen=True)
 class Waiting:
-    """A request that has not started. `order` sorts by priority, then arrival."""
+    """
+    A request that has not started. `order` sorts by priority, then arrival; `own_prefix` says that it can share none.
+    """
 
     request_id: int
     order: tuple[int, float]
     prompt_tokens: int
     expires: float | None = None
+    own_prefix: bool = False
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,7 @@ class CyclePlan:
     :param act: prefill if needed, denoise and publish; nothing else is in the plan then.
     :param skip: deadlines to give up before acting.
     :param prefill: prefill the newest observation for the texts in `start`.
-    :param start: requests to start.
+    :param start: requests to start. :param own_prefix: each on a prefix of its own, which it prefills.
     :param decode_steps: most decode steps; None is no limit in steps.
     :param decode_until: no step may be expected to end after this time.
     :param wait_until: with nothing to do, sleep until then (or until something arrives).
@@ -126,6 +129,7 @@ class CyclePlan:
     skip: int = 0
     prefill: bool = False
     start: tuple[int, ...] = ()
+    own_prefix: bool = False
     decode_steps: int | None = 0
     decode_until: float = math.inf
     wait_until: float = math.inf
@@ -183,19 +187,24 @@ def _start_texts(state: SchedulerState, now: float, text_by: float, costs: CostM
                  ) -> CyclePlan | None:
     """Start what fits into free slots and, in the adaptive mode, into the time before the next action."""
     alone = config.mode is not Mode.CONTINUOUS_BATCHING
-    prefill = config.mode is Mode.ISOLATED or not state.text_frame_ready
+    prefill = not state.text_frame_ready
     timed = not alone and not config.tokens_per_cycle
-    cost = costs.predict(Stage.PREFILL) if prefill else 0.0
     chosen: list[int] = []
     longest = 1
     for request in sorted(state.waiting, key=lambda r: r.order):
         usable = state.free_branches - (0 if request.order[0] == URGENT else state.reserved_branches)
         if len(chosen) >= (min(1, usable) if alone else usable):
             break
+        own = request.own_prefix or config.mode is Mode.ISOLATED
+        if own and (chosen or not state.free_frames):
+            continue  # it starts alone
         # Prompts of a batch are padded to the longest.
         padded = max(longest, request.prompt_tokens)
+        cost = costs.predict(Stage.PREFILL) if prefill or own else 0.0
         if timed and now + cost + costs.predict(Stage.EXTEND, padded * (len(chosen) + 1)) > text_by:
             continue  # a shorter one may fit; this one comes first again after the action
+        if own:
+            return CyclePlan(start=(request.request_id,), own_prefix=True)
         chosen.append(request.request_id)
         longest = padded
     if not chosen:

@@ -46,6 +46,9 @@ class Texts:
             raise AdmissionError(Refusal.NO_TEXT_HEAD, f'model {self._model.spec.name} was never trained to speak, its '
                                  'words would be garbage: use a checkpoint that was, and say text_head_trained: true '
                                  'in its model file')
+        if request.own_prefix and not self._model.spec.has_subtasks:
+            raise AdmissionError(Refusal.NO_SUBTASKS, f'model {self._model.spec.name} knows no subtasks: set '
+                                 'subtask.rate to 0, or give it a subtask_prompt in its model file')
         most, longest = self._config.branch_tokens, LONGEST_TOKEN * self._config.branch_tokens
         if len(request.text) > longest:  # never tokenized, for that takes long
             raise AdmissionError(Refusal.PROMPT_TOO_LONG, f'the text has {len(request.text)} characters, at most '
@@ -63,7 +66,7 @@ class Texts:
             if not request.drop_oldest:
                 raise AdmissionError(Refusal.QUEUE_FULL, f'{len(queued)} requests of task {request.task} wait already: '
                                      'ask less often or give text more time')
-            self._statistics.counters.notes_dropped += 1
+            self._statistics.counters.notes_dropped += not request.own_prefix
             self.finish(min(queued, key=lambda stream: stream.request.arrived), FinishReason.DROPPED,
                         f'a newer request of task {request.task} took its place')
         self.waiting.append(TextStream(request, prompt, self._model.tokenizer))

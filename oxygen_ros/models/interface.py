@@ -39,6 +39,7 @@ class ModelSpec:
     :param prefix_has_instruction: True if the instruction is part of the prefix, so that a new one needs a new prefill.
     :param layers: decoder layers with K and V; kv_heads, head_dim: sizes of a key.
     :param text_head_trained: False if the model was never trained to speak, so that its texts would be garbage.
+    :param has_subtasks: the model can be asked for the next subtask of a task, see `VLAModel.prefill_subtask`.
     :param statistics: of states and actions, from the checkpoint; None if it brings none along.
     """
 
@@ -64,6 +65,7 @@ class ModelSpec:
     device: str = 'cpu'
     frame_extras: Mapping[str, ExtraSpec] = field(default_factory=dict)
     text_head_trained: bool = True
+    has_subtasks: bool = False
     statistics: CheckpointStatistics | None = None
 
     def cache_spec(self, frames: int, branches: int, branch_tokens: int) -> CacheSpec:
@@ -124,6 +126,14 @@ class VLAModel(Protocol):
         """Write the prefix of an observation into a frame slot and call `cache.set_frame`."""
         ...
 
+    def prefill_subtask(self, inputs: PolicyInput, task: str, cache: UnifiedKVCache, frame: int) -> None:
+        """
+        Like `prefill`, with the prompt behind which the model says what to do next; only with `spec.has_subtasks`.
+
+        :param task: what the robot shall achieve in the end.
+        """
+        ...
+
     def denoise(self, cache: UnifiedKVCache, frame: int, noise: torch.Tensor, steps: int) -> torch.Tensor:
         """
         Generate an action chunk behind a frame. May write the scratch tokens of the slot, nothing else.
@@ -153,5 +163,6 @@ class VLAModel(Protocol):
         Return the prompt tokens of a text task behind a frame.
 
         :param task: 'speech' (say what you see or do), 'answer' (text is a question), 'memory' (note what you see).
+            A 'subtask' needs no prompt of its own: it goes on from its prefix.
         """
         ...

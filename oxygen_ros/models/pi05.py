@@ -70,6 +70,9 @@ class Pi05Model:
         lerobot = not random and (checkpoint / PREPROCESSOR).is_file()
         self._resize = _choice(Resize, config, 'resize', Resize.TORCH if lerobot else Resize.PILLOW)
         self._prompt = PromptEncoder(self.tokenizer, config['prompt'], config['prompt_tokens'], config['bos'])
+        # The prompt of the high level tells no state.
+        self._subtask_prompt = PromptEncoder(self.tokenizer, config.get('subtask_prompt', ''), config['prompt_tokens'],
+                                             config['bos'])
         self._tasks = {task: config['tasks'][task] for task in TASKS}
         # Before the weights, which take long to load.
         statistics = None if random else read_statistics(checkpoint, config.get('asset', ''))
@@ -89,11 +92,20 @@ class Pi05Model:
             dtype=options.dtype, device=options.device, frame_extras=network.frame_extras(options.dtype),
             # Texts of random weights mean nothing anyway, but take their time.
             text_head_trained=random or config['text_head_trained'],
+            has_subtasks=bool(config.get('subtask_prompt')),
             first_action_offset=config.get('first_action_offset', 0), statistics=statistics)
 
     def prefill(self, inputs: PolicyInput, instruction: str, cache: UnifiedKVCache, frame: int) -> None:
         """Write the prefix of an observation into a frame slot; see `VLAModel.prefill`."""
-        tokens = torch.tensor(self._prompt.encode(instruction, inputs.state), device=self.spec.device)
+        self._prefill(self._prompt, inputs, instruction, cache, frame)
+
+    def prefill_subtask(self, inputs: PolicyInput, task: str, cache: UnifiedKVCache, frame: int) -> None:
+        """Write the prefix behind which the model says what to do next; see `VLAModel.prefill_subtask`."""
+        self._prefill(self._subtask_prompt, inputs, task, cache, frame)
+
+    def _prefill(self, prompt: PromptEncoder, inputs: PolicyInput, text: str, cache: UnifiedKVCache, frame: int,
+                 ) -> None:
+        tokens = torch.tensor(prompt.encode(text, inputs.state), device=self.spec.device)
         self.network.prefill(self.pixels(inputs.observation.images), tokens, cache, frame,
                              self.prefix_mask is PrefixMask.CAUSAL_LANGUAGE)
 
@@ -125,7 +137,7 @@ class Pi05Model:
 
     def branch_prompt(self, task: str, text: str) -> list[int]:
         """Return the prompt of a text task; see `VLAModel.branch_prompt`. Empty: the text goes on from the prefix."""
-        prompt = self._tasks[task].replace('{text}', text)
+        prompt = '' if task == 'subtask' else self._tasks[task].replace('{text}', text)
         return self.tokenizer.encode(prompt) if prompt else []
 
 

@@ -16,7 +16,6 @@ import torch
 from rclpy.clock import Clock, ClockType
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 from rclpy.qos_overriding_options import QoSOverridingOptions
-from rclpy.timer import Timer
 from std_msgs.msg import String
 
 from oxygen_ros.engine.engine import Engine
@@ -24,7 +23,7 @@ from oxygen_ros.engine.requests import AdmissionError, Event, FinishReason, Text
 from oxygen_ros.engine.statistics import EngineStatus as Status
 from oxygen_ros.engine.trace import Tracer
 from oxygen_ros.engine.worker import Worker, WorkerFailed
-from oxygen_ros.errors import OxygenError
+from oxygen_ros.errors import ConfigError, OxygenError
 from oxygen_ros.memory.keeper import MemoryKeeper
 from oxygen_ros.memory.store import MemoryStore
 from oxygen_ros.models.checkpoints import LogProgress
@@ -39,6 +38,7 @@ from oxygen_ros.nodes.inference_services import InferenceServices
 from oxygen_ros.nodes.mailbox import Mailbox
 from oxygen_ros.nodes.parameters import declare_parameters
 from oxygen_ros.nodes.runner import NodeFinished, add_node_arguments, run_node
+from oxygen_ros.nodes.task_timers import TaskTimers
 from oxygen_ros.robot.joints import MissingJoint
 from oxygen_ros.tasks.session import Session
 
@@ -53,6 +53,7 @@ class InferenceNode(LifecycleNode):
         self.worker: Worker | None = None
         self.memory: MemoryKeeper | None = None
         self.active = False
+        self.instruction = ''
         self.mailbox = Mailbox(self)
         self.diagnostics = InferenceDiagnostics(self)
         qos = {'qos_overriding_options': QoSOverridingOptions.with_default_policies()}
@@ -66,8 +67,7 @@ class InferenceNode(LifecycleNode):
         steady = Clock(clock_type=ClockType.STEADY_TIME)
         self.create_timer(1.0, self._publish_status, clock=steady)
         self.clock_watch = ClockWatch(self, self._on_clock_jump)
-        self._task_timers = []
-        self._tick: float | None = None
+        self._task_timers = TaskTimers(self)
         self._failure: OxygenError | None = None
         self._autostart = None
         if self.values['autostart']:
@@ -92,16 +92,12 @@ class InferenceNode(LifecycleNode):
 
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Start the timers; from now on the robot may be commanded."""
-        values, instruction = self.values, self.values['instruction']
+        values = self.values
+        self.instruction = values['instruction']
         self.session.forget()
         self.session.commands.resume()
-        self.worker.post(lambda engine: engine.begin(instruction))
-        self._tick = None
-        timers = [(values['action.rate'], self._action_due), (values['command.rate'], self._command_due)]
-        if self.session.spec.text_head_trained:
-            timers += [(values['speech.rate'], lambda: self.submit_task('speech')),
-                       (values['memory.rate'], lambda: self.submit_task('memory'))]
-        self._task_timers = [self.create_timer(1.0 / rate, callback) for rate, callback in timers if rate > 0]
+        self.worker.post(lambda engine: engine.begin(values['instruction']))
+        self._task_timers.start()
         self.active = True
         return super().on_activate(state)
 
@@ -144,6 +140,9 @@ class InferenceNode(LifecycleNode):
         self.worker = Worker(self.session.engine, self._emit)
         self.worker.start()
         spec, size = self.session.spec, self.session.engine.cache.spec.total_bytes()
+        if values['subtask.rate'] > 0 and not (spec.has_subtasks and spec.text_head_trained):
+            raise ConfigError(f'subtask.rate is {values["subtask.rate"]:g}, but model {spec.name} ' + (
+                'was never trained to speak' if spec.has_subtasks else 'knows no subtasks') + ': set it to 0')
         self.get_logger().info(f'model {spec.name} (weights: {spec.weights}) ready after '
                                f'{time.monotonic() - started:.1f} s, KV cache {size / 2**20:.1f} MiB')
         if not spec.text_head_trained:
@@ -169,9 +168,7 @@ class InferenceNode(LifecycleNode):
         self.session = self.worker = self.memory = None
 
     def _make_safe(self) -> None:
-        for timer in self._task_timers:
-            self.destroy_timer(timer)
-        self._task_timers = []
+        self._task_timers.stop()
         if not self.active:
             return
         self.outputs.hold()
@@ -208,7 +205,12 @@ class InferenceNode(LifecycleNode):
 
     def _on_instruction(self, message: String) -> None:
         if self.active and message.data.strip():
-            self.worker.post(lambda engine: engine.set_instruction(message.data))
+            self.set_instruction(message.data)
+
+    def set_instruction(self, instruction: str) -> None:
+        """Set what the robot shall do. In subtask mode that is what the next subtasks lead to."""
+        self.instruction = instruction
+        self.worker.post(lambda engine: engine.set_instruction(instruction))
 
     def _on_utterance(self, message: String) -> None:
         if self.active and message.data.strip():
@@ -228,24 +230,7 @@ class InferenceNode(LifecycleNode):
 
         self.worker.post(submit)
 
-    # -- timers ------------------------------------------------------------------------------------------------------
-
-    def _action_due(self) -> None:
-        now, left = _time_until_next(self._task_timers[0])
-        # In simulated time the wall time of a period is measured, it is not the period.
-        scale = 1.0
-        if self._tick is not None and self.get_parameter('use_sim_time').value:
-            scale = min(100.0, (now - self._tick) * self.values['action.rate'])
-        self._tick = now
-        deadline = now + left * scale
-        if not self.session.commands.stopped:
-            self.worker.post(lambda engine: engine.request_action(deadline))
-
-    def _command_due(self) -> None:
-        now_ns = self.now_ns()
-        command = self.session.commands.command(now_ns)
-        if command is not None:
-            self.outputs.publish_command(*command, now_ns)
+    # -- status ------------------------------------------------------------------------------------------------------
 
     def _publish_status(self) -> None:
         worker, session = self.worker, self.session
@@ -306,17 +291,6 @@ class InferenceNode(LifecycleNode):
         if self.session is not None:
             self.session.commands.clear()
             self.worker.post(Engine.forget_observations)
-
-
-def _time_until_next(timer: Timer) -> tuple[float, float]:
-    """Return the present time and the seconds until a timer's next call, read at the same moment."""
-    for _ in range(5):
-        before = time.monotonic()
-        left = timer.time_until_next_call() * 1e-9
-        now = time.monotonic()
-        if now - before < 1e-3:  # this thread was not interrupted in between
-            break
-    return now, left
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -35,6 +35,7 @@ class InferenceOutputs:
         self._speech = node.create_lifecycle_publisher(TextChunk, 'speech', 50, **qos)
         self._sentences = node.create_lifecycle_publisher(String, 'speech/sentences', 10, **qos)
         self._memory = node.create_lifecycle_publisher(MemoryEntry, 'memory', 10, **qos)
+        self._subtasks = node.create_lifecycle_publisher(String, 'subtask', 10, **qos)
         self._skipping = False
 
     def publish(self, event: Event) -> None:
@@ -76,6 +77,9 @@ class InferenceOutputs:
 
     def _publish_text(self, delta: TextDelta) -> None:
         node = self._node
+        if delta.request.task == 'subtask':
+            self._follow_subtask(delta)
+            return
         if delta.request.task != 'memory':
             self._speech.publish(text_to_msg(delta))
             finished = delta.finish is not None
@@ -87,6 +91,14 @@ class InferenceOutputs:
         if note is not None:
             added = node.memory.add(note.text, note.stamp_ns, note.frame_number, note.tf_frame)
             added.add_done_callback(lambda future: node.mailbox.put(lambda: self._publish_entry(future)))
+
+    def _follow_subtask(self, delta: TextDelta) -> None:
+        node = self._node
+        subtask = node.session.subtasks.push(delta)
+        # One that leads to what the robot was told before comes too late.
+        if subtask and node.active and delta.request.text == node.instruction:
+            node.worker.post(lambda engine: engine.set_instruction(subtask))
+            self._subtasks.publish(String(data=subtask))
 
     def _publish_entry(self, added: Future) -> None:
         if added.cancelled():

@@ -54,6 +54,9 @@ PARAMETERS = (
     NodeParameter('action.chunking_reach', 0, 'Actions from which on a chunk is free of the one before; 0 is as far as '
                   'that one goes.', 0, 1000),
     NodeParameter('max_frame_age', 0.5, 'Seconds (by its stamp) beyond which a frame is not acted on.', 0.01, 60.0),
+    NodeParameter('subtask.rate', 0.0, 'Times per second that the model says what to do next, which becomes the '
+                  'instruction of its actions; 0 acts on the instruction itself.', 0.0, 100.0),
+    *_text_parameters('subtask', 'a subtask', TextSettings(max_tokens=24, timeout=5.0, queue_limit=1)),
     NodeParameter('speech.rate', 2.0, 'Spoken lines started per second; 0 switches the narration off.', 0.0, 100.0),
     *_text_parameters('speech', 'a spoken line', TextSettings(max_tokens=24, temperature=0.7)),
     *_text_parameters('answer', 'an answer', TextSettings(max_tokens=48, temperature=0.7, queue_limit=8)),
@@ -93,6 +96,6 @@ def session_settings(values: Mapping[str, Any]) -> SessionSettings:
     return SessionSettings(
         model=values['model'], checkpoint=values['checkpoint'], robot=values['robot'], device=values['device'],
         dtype=values['dtype'], seed=values['seed'], engine=engine, answer=text('answer'), speech=text('speech'),
-        memory=text('memory'), blend_time=values['command.blend_time'], command_lifetime=values['command.lifetime'],
-        when_empty=values['command.when_empty'],
+        memory=text('memory'), subtask=text('subtask'), blend_time=values['command.blend_time'],
+        command_lifetime=values['command.lifetime'], when_empty=values['command.when_empty'],
         continuation=continuation)

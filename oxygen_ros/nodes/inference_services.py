@@ -127,7 +127,7 @@ class InferenceServices:
         elif not instruction.strip():
             response.message = 'the instruction is empty: use the stop service to stop'
         else:
-            node.worker.post(lambda engine: engine.set_instruction(instruction))
+            node.set_instruction(instruction)
             response.accepted = True
             response.message = 'accepted'
             if request.resume and node.session.commands.stopped:

@@ -26,10 +26,12 @@ from oxygen_ros.tasks.action import ActionTask
 from oxygen_ros.tasks.continuation import ContinuationSettings, ContinuingModel
 from oxygen_ros.tasks.memory import NoteCollector
 from oxygen_ros.tasks.speech import SentenceStream
+from oxygen_ros.tasks.subtask import SubtaskCollector
 from oxygen_ros.tasks.text import TextTask
 
-# What starts first when several texts wait: a person who asked, then speech, then notes.
-PRIORITIES = {'answer': 0, 'speech': 1, 'memory': 2}
+# What starts first when several texts wait: a person who asked, then what to do next, then speech, then notes.
+PRIORITIES = {'answer': 0, 'subtask': 1, 'speech': 2, 'memory': 3}
+NEWEST_ONLY = ('subtask', 'memory')  # of these, a waiting one gives way to a newer one
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,7 @@ class SessionSettings:
     answer: TextSettings = field(default_factory=lambda: TextSettings(queue_limit=8))
     speech: TextSettings = field(default_factory=TextSettings)
     memory: TextSettings = field(default_factory=lambda: TextSettings(queue_limit=1))
+    subtask: TextSettings = field(default_factory=lambda: TextSettings(max_tokens=24, timeout=5.0, queue_limit=1))
     blend_time: float = 0.1
     command_lifetime: float = 1.0
     when_empty: str = 'hold'
@@ -103,15 +106,17 @@ class Session:
             text: TextSettings = getattr(settings, name)
             sampling = SamplingParams(text.max_tokens, text.temperature, text.top_p, settings.seed)
             self.texts[name] = TextTask(name, PRIORITIES[name], sampling, text.timeout, ids, text.queue_limit,
-                                        drop_oldest=name == 'memory')
+                                        drop_oldest=name in NEWEST_ONLY)
         self.sentences = SentenceStream()
         self.notes = NoteCollector()
+        self.subtasks = SubtaskCollector()
 
     def forget(self) -> None:
         """Drop chunks and unfinished texts, on this side of the engine."""
         self.commands.clear()
         self.sentences.clear()
         self.notes.clear()
+        self.subtasks.clear()
 
 
 def _check_choice(name: str, value: str, choices: Iterable[str]) -> None:

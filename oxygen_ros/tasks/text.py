@@ -13,7 +13,7 @@ class TextTask:
     """
     Settings of one text task.
 
-    :param name: 'speech', 'answer' or 'memory'. :param priority: lower starts first.
+    :param name: 'speech', 'answer', 'memory' or 'subtask'. :param priority: lower starts first.
     :param timeout: seconds from arrival after which a text is given up.
     :param ids: source of request ids, shared by all tasks of a node.
     """
