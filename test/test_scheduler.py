@@ -253,8 +253,8 @@ def states(draw):
         deadlines=tuple(sorted(draw(st.lists(times, max_size=4)))), acting=draw(st.booleans()),
         has_observation=draw(st.booleans()), can_act=draw(st.booleans()), action_prefilled=draw(st.booleans()),
         text_frame_ready=draw(st.booleans()),
-        waiting=tuple(Waiting(i, (draw(st.integers(0, 2)), draw(times)), draw(st.integers(0, 60)), draw(expiries))
-                      for i in ids[:cut]),
+        waiting=tuple(Waiting(i, (draw(st.integers(0, 2)), draw(times)), draw(st.integers(0, 60)), draw(expiries),
+                              draw(st.booleans())) for i in ids[:cut]),
         running=tuple(Running(i, draw(st.integers(1, 4)), draw(expiries)) for i in ids[cut:]),
         free_branches=draw(st.integers(0, 4)), free_frames=draw(st.integers(0, 3)), steps_done=draw(st.integers(0, 9)),
         expected=draw(st.none() | times), reserved_branches=draw(st.integers(0, 1)))
@@ -293,22 +293,26 @@ def test_whatever_the_state_the_plan_keeps_its_promises(state, now, config, pref
         order = {w.request_id: w.order for w in state.waiting}
         assert len(plan.start) <= (1 if alone else state.free_branches) and state.has_observation
         timed = not alone and not config.tokens_per_cycle
-        if not timed:
+        if not timed and state.free_frames:
             assert all(order[i] <= order[j] for i in plan.start for j in order if j not in plan.start)
         usual = [i for i in plan.start if order[i][0] > 0]
         assert not usual or len(plan.start) <= state.free_branches - state.reserved_branches
-        assert not (plan.prefill and not state.free_frames)
-        assert plan.prefill or state.text_frame_ready
+        prefills = plan.prefill or plan.own_prefix
+        assert not (prefills and not state.free_frames)
+        assert prefills or state.text_frame_ready
+        # Whoever needs a prefix of its own starts alone, and nobody else does.
+        own = {w.request_id for w in state.waiting if w.own_prefix or config.mode is Mode.ISOLATED}
+        assert plan.own_prefix is bool(own & set(plan.start)) and (not plan.own_prefix or len(plan.start) == 1)
         if timed:
             tokens = {w.request_id: max(1, w.prompt_tokens) for w in state.waiting}
 
             def end(chosen):
                 size = max(tokens[i] for i in chosen) * len(chosen)
-                return now + plan.prefill * costs.predict(Stage.PREFILL) + costs.predict(Stage.EXTEND, size)
+                return now + prefills * costs.predict(Stage.PREFILL) + costs.predict(Stage.EXTEND, size)
 
             assert end(plan.start) <= text_by
             # Whoever was passed over would not have fitted beside those of higher priority.
-            for j in order.keys() - set(plan.start):
+            for j in order.keys() - set(plan.start) - own if not plan.own_prefix else ():
                 before = [i for i in plan.start if order[i] < order[j]]
                 reserved = state.reserved_branches if order[j][0] > 0 else 0
                 assert (len(before) == len(plan.start) or len(before) >= state.free_branches - reserved
