@@ -98,6 +98,9 @@ def analyse(events: Sequence[dict]) -> Trace:
         if event['name'] == 'deadline':
             deadlines.append(time)
             open_deadlines.append(time)
+        elif event['name'] == 'skip':  # there was no frame to act on: no chunk was possible
+            skipped = event['args']['deadline'] + 1e-6
+            open_deadlines = [deadline for deadline in open_deadlines if deadline > skipped]
         if event['ph'] != 'X' or event['name'] not in STAGES or not deadlines:
             continue
         arguments = event.get('args', {})

@@ -179,6 +179,7 @@ class Engine:
         if problem:
             self.statistics.counters.deadline_misses += 1
             self.statistics.counters.stale_frames += inputs is not None
+            self._meter.tracer.mark('skip', self.clock(), deadline=deadline)
             self._emit(ActionSkipped(deadline, problem))
             return
         started = self.clock()
