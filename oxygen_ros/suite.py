@@ -55,6 +55,8 @@ def suite_arguments() -> tuple[Argument, ...]:
                               'Empty: as in params_file.'),
         Argument('mode', '', 'How the tasks share the model. Empty: as in params_file.', ('', *MODES)),
         Argument('params_file', str(_config('oxygen.yaml')), 'Parameters of all nodes, a YAML file.'),
+        Argument('allow_random_weights', '', 'Publish commands even if the weights are random. Empty: as in '
+                                             'params_file.', ('', *BOOLEAN)),
         Argument('namespace', '', 'Namespace of the nodes and of their topics.'),
         Argument('use_sim_time', 'false', 'Take the time from /clock.', BOOLEAN),
         Argument('log_level', 'info', 'Least severe messages to log.', LOG_LEVELS),
@@ -88,6 +90,8 @@ def plan(values: Mapping[str, str]) -> tuple[NodeRun, ...]:
         raise ConfigError(f'params_file {values["params_file"]!r} does not exist: give a YAML file of parameters')
     sim_time = values['use_sim_time'] == 'true'
     inference: dict = {name: values[name] for name in ('model', 'checkpoint', 'robot', 'mode') if values[name]}
+    if values['allow_random_weights']:
+        inference['allow_random_weights'] = values['allow_random_weights'] == 'true'
     perception: dict = {name: values[name] for name in ('robot',) if values[name]}
     runs = [NodeRun('inference', {**inference, 'autostart': values['autostart'] == 'true', 'use_sim_time': sim_time}),
             NodeRun('perception', {**perception, 'use_sim_time': sim_time})]

@@ -52,7 +52,7 @@ def command(run: NodeRun, values: Mapping[str, str]) -> list[str]:
 def _options(argument: Argument) -> dict:
     """Return an argument as options of argparse. A boolean one may stand alone, which means true."""
     options: dict = {'default': argument.default, 'help': argument.description.replace('%', '%%')}
-    if argument.choices == BOOLEAN:
+    if set(BOOLEAN) <= set(argument.choices):
         options |= {'nargs': '?', 'const': 'true'}
     if argument.choices:
         options['choices'] = [choice for choice in argument.choices if choice]

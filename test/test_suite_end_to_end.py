@@ -48,11 +48,13 @@ class Suite:
         if name not in self.clients:
             self.clients[name] = self.graph.node.create_client(service_type, name)
             assert self.graph.spin_until(self.clients[name].service_is_ready), name
-            self.graph.spin_for(0.3)  # until the service knows our reader of responses, it may answer into the void
-        client = self.clients[name]
-        future = client.call_async(service_type.Request(**fields))
-        assert self.graph.spin_until(future.done), f'{name} does not answer'
-        return future.result()
+        # Right after discovery DDS may lose an answer, since the service does not know our reader yet: ask again.
+        for _ in range(3):
+            future = self.clients[name].call_async(service_type.Request(**fields))
+            if self.graph.spin_until(future.done, 15):
+                return future.result()
+        pytest.fail(f'{name} does not answer; heard {len(self.diagnostics)} diagnostics, {len(self.frames)} frames, '
+                    f'nodes {self.graph.node.get_node_names()}, inference {self.inference.poll()}')
 
     def wait(self, condition, what, seconds=60):
         if not self.graph.spin_until(condition, seconds):
