@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -22,11 +22,11 @@ from oxygen_ros.models.checkpoint_statistics import PREPROCESSOR, read_statistic
 from oxygen_ros.models.checkpoints import LogProgress, allocate, load_strict, require_memory, weights_file
 from oxygen_ros.models.initialise import initialise
 from oxygen_ros.models.interface import ModelSpec, PolicyInput, TextTokenizer
+from oxygen_ros.models.pi0_adapter import Pi0Adapter
 from oxygen_ros.models.pi0_network import Pi0Config, Pi0Network
 from oxygen_ros.models.pi05_config import BRANCH_POSITIONS, check_config, network_config
 from oxygen_ros.models.pi05_prompt import PromptEncoder
 from oxygen_ros.models.pi05_weights import UNUSED, dtype_rule, file_prefix, sources
-from oxygen_ros.models.realtime_chunking import PreviousChunk
 from oxygen_ros.models.registry import DTYPES, LoadOptions
 from oxygen_ros.models.resize_torch import resize_with_pad_torch
 from oxygen_ros.models.text_tokenizers import load_tokenizer
@@ -52,7 +52,7 @@ class Resize(str, enum.Enum):
     TORCH = 'torch'    # takes the nearest four pixels: LeRobot's
 
 
-class Pi05Model:
+class Pi05Model(Pi0Adapter):
     """
     Adapter of the pi05 family; implements `VLAModel`.
 
@@ -121,19 +121,6 @@ class Pi05Model:
             resized = np.stack([resize_with_pad(image, side, side) for image in given])
             pixels = torch.from_numpy(resized).to(self.spec.device).float() / 255
         return pixels.permute(0, 3, 1, 2) * 2 - 1
-
-    def denoise(self, cache: UnifiedKVCache, frame: int, noise: torch.Tensor, steps: int,
-                previous: PreviousChunk | None = None) -> torch.Tensor:
-        """Generate an action chunk, which continues the previous one if there is one; see `VLAModel.denoise`."""
-        return self.network.expert.denoise(noise.to(self.spec.device), cache, frame, steps, previous).cpu()
-
-    def prefix_logits(self, cache: UnifiedKVCache, frame: int) -> torch.Tensor:
-        """Return the logits of the first token of a branch without a prompt: behind the last valid prefix token."""
-        return self.network.prefix_logits(cache, frame)
-
-    def extend(self, cache: UnifiedKVCache, slots: Sequence[int], tokens: Sequence[Sequence[int]]) -> torch.Tensor:
-        """Add tokens to branches; see `VLAModel.extend`."""
-        return self.network.decoder.extend(cache, slots, tokens)
 
     def branch_prompt(self, task: str, text: str) -> list[int]:
         """Return the prompt of a text task; see `VLAModel.branch_prompt`. Empty: the text goes on from the prefix."""

@@ -8,7 +8,7 @@ actions and texts mean nothing; `ModelSpec.random_weights` says so and every nod
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -19,8 +19,8 @@ from oxygen_ros.models.checkpoints import load_strict
 from oxygen_ros.models.gemma import GemmaConfig
 from oxygen_ros.models.initialise import initialise
 from oxygen_ros.models.interface import ModelSpec, PolicyInput
+from oxygen_ros.models.pi0_adapter import Pi0Adapter
 from oxygen_ros.models.pi0_network import Pi0Config, Pi0Network
-from oxygen_ros.models.realtime_chunking import PreviousChunk
 from oxygen_ros.models.registry import LoadOptions
 from oxygen_ros.models.siglip import VisionConfig
 from oxygen_ros.models.tokenizer import WordTokenizer
@@ -34,7 +34,7 @@ LONGEST_TOKEN = 32  # characters per token that are looked at
 BRANCH_POSITIONS = 4096  # longest branch that positions are prepared for
 
 
-class TinyModel:
+class TinyModel(Pi0Adapter):
     """
     Adapter of the tiny family; implements `VLAModel`.
 
@@ -116,19 +116,6 @@ class TinyModel:
         pixels = pixels.to(self.spec.device).permute(0, 3, 1, 2).to(self.spec.dtype) / 127.5 - 1
         tokens = torch.tensor(self.prefix_tokens(instruction, inputs.state), device=self.spec.device)
         self.network.prefill(pixels, tokens, cache, frame)
-
-    def denoise(self, cache: UnifiedKVCache, frame: int, noise: torch.Tensor, steps: int,
-                previous: PreviousChunk | None = None) -> torch.Tensor:
-        """Generate an action chunk, which continues the previous one if there is one; see `VLAModel.denoise`."""
-        return self.network.expert.denoise(noise.to(self.spec.device), cache, frame, steps, previous).cpu()
-
-    def prefix_logits(self, cache: UnifiedKVCache, frame: int) -> torch.Tensor:
-        """Return the logits of the first token of a branch without a prompt."""
-        return self.network.prefix_logits(cache, frame)
-
-    def extend(self, cache: UnifiedKVCache, slots: Sequence[int], tokens: Sequence[Sequence[int]]) -> torch.Tensor:
-        """Add tokens to branches; see `VLAModel.extend`."""
-        return self.network.decoder.extend(cache, slots, tokens)
 
     def branch_prompt(self, task: str, text: str) -> list[int]:
         """Return the prompt of a text task; see `VLAModel.branch_prompt`."""
