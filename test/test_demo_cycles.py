@@ -127,4 +127,5 @@ def engine_trace(tmp_path):
 def test_deadlines_without_a_frame_to_act_on_are_nobodys_fault():
     skip = {'name': 'skip', 'ph': 'i', 'ts': 2e5, 'args': {'deadline': 0.2}}
     trace = analyse([deadline(200), skip, span('decode', 205, 215, branches=2), deadline(400), *action(1, 360)])
+    assert trace.skipped == 1
     assert trace.cycles[0].due == pytest.approx(0.4) and not trace.cycles[0].decoded_past_deadline

@@ -59,11 +59,16 @@ class Cycle:
 
 @dataclass(frozen=True)
 class Trace:
-    """The spans and deadlines of a run, in the order in which they were recorded, and its cycles."""
+    """
+    The spans and deadlines of a run, in the order in which they were recorded, and its cycles.
+
+    :param skipped: deadlines for which there was no frame to act on.
+    """
 
     spans: tuple[Span, ...]
     deadlines: tuple[float, ...]
     cycles: tuple[Cycle, ...]
+    skipped: int = 0
 
     def medians(self) -> dict[str, float]:
         """Return stage -> median duration in seconds, for the stages that occurred."""
@@ -92,15 +97,16 @@ def analyse(events: Sequence[dict]) -> Trace:
     cycles: list[Cycle] = []
     open_deadlines: list[float] = []
     last_decode: Span | None = None
-    begin = 0.0
+    begin, skipped = 0.0, 0
     for event in events:
         time = event['ts'] / 1e6
         if event['name'] == 'deadline':
             deadlines.append(time)
             open_deadlines.append(time)
         elif event['name'] == 'skip':  # there was no frame to act on: no chunk was possible
-            skipped = event['args']['deadline'] + 1e-6
-            open_deadlines = [deadline for deadline in open_deadlines if deadline > skipped]
+            skipped += 1
+            last = event['args']['deadline'] + 1e-6
+            open_deadlines = [deadline for deadline in open_deadlines if deadline > last]
         if event['ph'] != 'X' or event['name'] not in STAGES or not deadlines:
             continue
         arguments = event.get('args', {})
@@ -120,5 +126,5 @@ def analyse(events: Sequence[dict]) -> Trace:
                 deadline = open_deadlines.pop(0)
             cycles.append(Cycle(span.frame, begin, span.end, deadline, due, last_decode))
             last_decode = None
-    return Trace(tuple(spans), tuple(deadlines), tuple(cycles))
+    return Trace(tuple(spans), tuple(deadlines), tuple(cycles), skipped)
 

@@ -18,7 +18,7 @@ OWN_BAG = Path(__file__).resolve().parents[2] / 'test' / 'data' / 'bags' / 'g1_t
 JOINT_STATES = '/joint_states'
 NODES = ('replay', 'perception', 'inference')
 # Longer and more frequent lines than the node's defaults, so that text runs all the time beside the actions.
-TEXT_LOAD = {'speech.rate': 4.0, 'speech.max_tokens': 96}
+TEXT_LOAD = {'speech.rate': 3.0, 'speech.max_tokens': 96}
 SHORTEST = 5.0  # s: the slowest task, memory, comes every 2 s
 
 
