@@ -48,13 +48,16 @@ class ChunkBuffer:
     :param names: joints to command, the order of all vectors. Chunks may have another order and further joints.
     :param blend_ns: time over which a new chunk takes over; 0 jumps.
     :param lifetime_ns: commands expire so long after the stamp of their observation; the rest of the chunk is dropped.
+    :param rest: for each joint what to command while nothing executes; None holds. See `Joint.rest`.
     """
 
-    def __init__(self, names: Sequence[str], *, blend_ns: int = 100_000_000, lifetime_ns: int = 2_000_000_000,
+    def __init__(self, names: Sequence[str], *, rest: Sequence[float | None] | None = None,
+                 blend_ns: int = 100_000_000, lifetime_ns: int = 2_000_000_000,
                  interpolation: Interpolation = Interpolation.CUBIC, when_empty: WhenEmpty = WhenEmpty.HOLD) -> None:
         if blend_ns < 0 or lifetime_ns <= 0:
             raise ValueError(f'blend_ns {blend_ns} must not be negative, lifetime_ns {lifetime_ns} must be positive')
         self.names = tuple(names)
+        self._rest = np.array(rest or [None] * len(self.names), dtype=np.float64)  # NaN holds
         self._blend_ns = blend_ns
         self._lifetime_ns = lifetime_ns
         self._interpolation = Interpolation(interpolation)
@@ -139,7 +142,7 @@ class ChunkBuffer:
         now_ns = self._latest_ns = max(now_ns, self._latest_ns)
         if positions is None:
             positions, _ = self._at(now_ns)
-        self._curve = Curve(positions[None].copy(), now_ns, 1, self._interpolation)
+        self._curve = Curve(self._resting(positions)[None], now_ns, 1, self._interpolation)
         self._stop_ns = now_ns
         self._offset = self._offset_velocity = np.zeros(len(self.names))
 
@@ -174,8 +177,15 @@ class ChunkBuffer:
         if self._curve is None:
             return self._measured, np.zeros(len(self.names))
         positions, velocities = self._curve.at(min(time_ns, self._stop_ns))
-        if time_ns >= self._stop_ns:
+        stopped = time_ns >= self._stop_ns
+        if stopped:
             velocities = np.zeros_like(velocities)
         blended_ns = time_ns - self._blend_start_ns
         offset, offset_velocity = decay(self._offset, self._offset_velocity, blended_ns, self._blend_ns)
-        return positions + offset, velocities + offset_velocity
+        positions, velocities = positions + offset, velocities + offset_velocity
+        if stopped:
+            return self._resting(positions), np.where(np.isnan(self._rest), velocities, 0.0)
+        return positions, velocities
+
+    def _resting(self, positions: np.ndarray) -> np.ndarray:
+        return np.where(np.isnan(self._rest), positions, self._rest)

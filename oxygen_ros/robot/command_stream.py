@@ -23,7 +23,9 @@ class CommandStream:
 
     def __init__(self, robot: Robot, buffer: ChunkBuffer) -> None:
         self._buffer = buffer
-        self._limiter = SafetyLimiter(robot.select(buffer.names))
+        joints = robot.select(buffer.names)
+        self._limiter = SafetyLimiter(joints)
+        self._unmeasured = {joint.name: joint.default for joint in joints if not joint.measured}
         self._last_ns: int | None = None
         self.stopped = False
 
@@ -37,7 +39,8 @@ class CommandStream:
         if self._buffer.commanding:
             return
         try:
-            here = select(names, positions, self._buffer.names)
+            known = {**dict(zip(names, positions)), **self._unmeasured}
+            here = select(tuple(known), np.array(list(known.values())), self._buffer.names)
         except MissingJoint:
             return  # the action task reports it; without a start nothing is commanded
         self._buffer.start(here)
@@ -82,7 +85,8 @@ class CommandStream:
         command = self._buffer.sample(now_ns)
         if command is None or last is None:
             return None
-        return JointTrajectory(self._buffer.names, now_ns, (HOLD_AFTER_NS,), last[None], np.zeros_like(last)[None],
+        positions = command.positions[None]
+        return JointTrajectory(self._buffer.names, now_ns, (HOLD_AFTER_NS,), positions, np.zeros_like(positions),
                                command.frame_number, command.stamp_ns)
 
     def resume(self) -> None:

@@ -28,6 +28,9 @@ class Joint:
     :param upper: largest position, rad.
     :param velocity: largest speed of a command, rad/s, positive.
     :param default: position of the default pose, rad.
+    :param rest: what is commanded while nothing executes; None holds the last command, as a position wants it. For what
+        is no position but the input of a controller, such as a step or a speed: that must not go on for ever.
+    :param measured: False for such inputs: no joint state tells them, and they begin at `default`.
     """
 
     name: str
@@ -35,6 +38,8 @@ class Joint:
     upper: float
     velocity: float
     default: float = 0.0
+    rest: float | None = None
+    measured: bool = True
 
     def __post_init__(self) -> None:
         if not np.isfinite([self.lower, self.upper, self.velocity, self.default]).all():
@@ -45,6 +50,8 @@ class Joint:
             raise ValueError(f'joint {self.name!r}: velocity {self.velocity} must be positive')
         if not self.lower <= self.default <= self.upper:
             raise ValueError(f'joint {self.name!r}: default {self.default} is outside [{self.lower}, {self.upper}]')
+        if self.rest is not None and not self.lower <= self.rest <= self.upper:
+            raise ValueError(f'joint {self.name!r}: rest {self.rest} is outside [{self.lower}, {self.upper}]')
 
 
 def select(names: Sequence[str], values: np.ndarray, wanted: Sequence[str]) -> np.ndarray:

@@ -124,7 +124,7 @@ class _Reader:
             return joints
         for number, item in enumerate(items):
             where = f'joint {item["name"]!r}' if isinstance(item, Mapping) and 'name' in item else f'joints[{number}]'
-            if not self._keys(where, item, {'name', 'lower', 'upper', 'velocity', 'default'}):
+            if not self._keys(where, item, {'name', 'lower', 'upper', 'velocity', 'default'}, {'rest', 'measured'}):
                 continue
             name = self._text(f'{where}: name', item['name'])
             if name in joints:
@@ -133,7 +133,8 @@ class _Reader:
         return joints
 
     def _joint(self, where: str, name: str, item: Mapping, units: Units | None) -> Joint | None:
-        values = {key: self._number(f'{where}: {key}', item[key]) for key in ('lower', 'upper', 'velocity', 'default')}
+        values = {key: self._number(f'{where}: {key}', item[key])
+                  for key in ('lower', 'upper', 'velocity', 'default', 'rest') if key in item}
         if any(value is None for value in values.values()):
             return None
         if units is Units.DEGREES:
@@ -142,8 +143,12 @@ class _Reader:
             self.problems.append(f'{where}: limits {values["lower"]:g} and {values["upper"]:g} rad are several turns: '
                                  'declare units: degrees at the top if the file is in degrees')
             return None
+        measured = item.get('measured', True)
+        if not isinstance(measured, bool):
+            self.problems.append(f'{where}: measured must be true or false, not {measured!r}')
+            return None
         try:
-            return Joint(name, **values)
+            return Joint(name, **values, measured=measured)
         except ValueError as error:
             self.problems.append(str(error))
             return None

@@ -96,7 +96,8 @@ class Session:
             model = ContinuingModel(model, self.action, settings.continuation, observation_clock)
         self.engine = Engine(model, settings.engine, emit, clock, observation_clock, tracer)
         self.engine.warm_up(self.action.example())
-        buffer = ChunkBuffer(self.action.joints, blend_ns=round(settings.blend_time * 1e9),
+        rest = [joint.rest for joint in robot.select(self.action.joints)]
+        buffer = ChunkBuffer(self.action.joints, rest=rest, blend_ns=round(settings.blend_time * 1e9),
                              lifetime_ns=round(settings.command_lifetime * 1e9),
                              when_empty=WhenEmpty(settings.when_empty))
         self.commands = CommandStream(robot, buffer)
