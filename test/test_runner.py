@@ -62,6 +62,31 @@ def test_signal_destroys_the_node_in_a_valid_context(ros_domain, number):
     assert (code, errors) == (0, '') and output.endswith('destroyed True\n')
 
 
+BUSY = '''
+import argparse, os, signal, sys, threading
+from rclpy.node import Node
+from oxygen_ros.nodes.runner import add_node_arguments, run_node
+
+class Busy(Node):
+    def __init__(self):
+        super().__init__('busy')
+        for _ in range(10):
+            self.create_timer(0.0005, lambda: None)
+
+parser = argparse.ArgumentParser()
+add_node_arguments(parser, ())
+sys.setswitchinterval(1e-5)  # threads interrupt each other everywhere
+for _ in range(30):
+    threading.Timer(0.12, os.kill, [os.getpid(), signal.SIGINT]).start()
+    assert run_node(Busy, parser.parse_args([])) == 0
+'''
+
+
+def test_signal_ends_a_busy_node_without_an_error(ros_domain):
+    process = subprocess.Popen([sys.executable, '-c', BUSY], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert finish(process) == (0, '', '')
+
+
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
 def test_signal_while_the_node_is_made_ends_at_once(ros_domain, number):
     process = start('-p', 'what:=construct')

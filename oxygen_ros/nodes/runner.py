@@ -2,8 +2,8 @@
 Runs one node as a process: arguments, signals, one-line errors, orderly end.
 
 Threads: the executor spins in a thread of its own; the main thread only waits, because a wait in Python can be
-interrupted by a signal and a wait inside rclpy cannot. On SIGINT and SIGTERM the executor stops first, then the node is
-destroyed while its context is still valid (so it can publish last messages), then the context is shut down.
+interrupted by a signal and a wait inside rclpy cannot. On SIGINT and SIGTERM the executor's thread ends first, then the
+node is destroyed while its context is still valid (so it can publish last messages), then the context is shut down.
 """
 
 from __future__ import annotations
@@ -122,11 +122,13 @@ def _spin(node: Node, signals: _StopSignals) -> None:
     """Spin the node in a thread until a stop signal comes or spinning ends by itself. Raises what a callback raised."""
     executor = SingleThreadedExecutor()
     executor.add_node(node)
+    ending = threading.Event()
     failures: list[BaseException] = []
 
     def spin() -> None:
         try:
-            executor.spin()
+            while not ending.is_set() and node.context.ok():
+                executor.spin_once()
         except (ExternalShutdownException, ShutdownException):
             pass
         except BaseException as failure:  # handed to the main thread
@@ -137,8 +139,11 @@ def _spin(node: Node, signals: _StopSignals) -> None:
     thread = threading.Thread(target=spin, name='executor', daemon=True)
     thread.start()
     signals.wait()
-    executor.shutdown(timeout_sec=JOIN_SECONDS)
+    # Executor.shutdown takes away what a spinning thread still uses: that thread ends first.
+    ending.set()
+    executor.wake()
     thread.join(timeout=JOIN_SECONDS)
+    executor.shutdown(timeout_sec=0)
     node.destroy_node()
     if failures:
         raise failures[0]
