@@ -36,6 +36,7 @@ from oxygen_ros.nodes.inference_messages import status_to_msg
 from oxygen_ros.nodes.inference_outputs import InferenceOutputs
 from oxygen_ros.nodes.inference_parameters import PARAMETERS, session_settings
 from oxygen_ros.nodes.inference_services import InferenceServices
+from oxygen_ros.nodes.lifecycle_requests import refuse_impossible_transitions
 from oxygen_ros.nodes.mailbox import Mailbox
 from oxygen_ros.nodes.parameters import declare_parameters
 from oxygen_ros.nodes.runner import NodeFinished, add_node_arguments, run_node
@@ -49,6 +50,7 @@ class InferenceNode(LifecycleNode):
 
     def __init__(self) -> None:
         super().__init__('inference')
+        refuse_impossible_transitions(self)
         self.values = declare_parameters(self, PARAMETERS)
         self.session: Session | None = None
         self.worker: Worker | None = None
