@@ -112,6 +112,13 @@ def test_an_action_rate_below_98_percent_is_a_warning_and_no_failure():
     assert failures(record, END) == []
 
 
+def test_notes_that_get_no_time_in_modes_that_do_not_share_it_are_a_warning_and_no_failure():
+    record = spoil('no memory note')
+    record.status.mode = 'isolated'
+    assert 'no memory note' in summary_of(record)['warnings'][0]
+    assert failures(record, END) == []
+
+
 def test_an_input_that_is_late_is_a_warning():
     record = full_record()
     record.diagnostics['inputs: head'] = (2, 'nothing for 2 s')

@@ -149,6 +149,12 @@ def text_task(**fields):
                        'ids': itertools.count(1), **fields})
 
 
+def test_robot_without_the_layout_of_the_model_is_refused_before_weights_are_made(monkeypatch):
+    monkeypatch.setattr('oxygen_ros.tasks.session.load_model', lambda *_: pytest.fail('weights are made'))
+    with pytest.raises(ConfigError, match="'unitree_g1' has no layout 'aloha'"):
+        Session(SessionSettings(model='pi05_aloha'), emit=print)
+
+
 def test_requests_of_a_task_carry_its_settings():
     request = text_task().request(100.0, 'why')
     assert (request.request_id, request.task, request.text, request.priority) == (1, 'answer', 'why', 0)

@@ -102,6 +102,8 @@ def warnings(measured: Measured) -> list[str]:
                      f'{status.action_rate_set:.2f} Hz')
     if late := sum(cycle.decoded_past_deadline for cycle in measured.trace.cycles):
         lines.append(f'in {late} cycles texts were decoded past the deadline by more than one decode step')
+    if not record.note_messages:
+        lines.append('no memory note was published: other texts took all the time')
     lines += filter(None, (shortcoming(record, question) for question in record.questions))
     lines += [f'{name}: {message}' for name, (level, message) in sorted(record.diagnostics.items())
               if level >= ERROR_LEVEL]
@@ -119,7 +121,7 @@ def failures(record: Record, end: float) -> list[str]:
         lines.append('no joint command was published')
     if not any(text.task == 'speech' and text.finish in ENDED_ITSELF for text in record.texts.values()):
         lines.append('no narration was finished')
-    if not record.note_messages:
+    if not record.note_messages and record.status.mode == 'continuous_batching':  # other modes leave notes no time
         lines.append('no memory note was published')
     if record.memory is None:
         lines.append('the service query_memory did not answer')

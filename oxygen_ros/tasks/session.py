@@ -85,6 +85,7 @@ class Session:
                  tracer: Tracer | None = None, progress: Progress | None = None) -> None:
         model_file = read_model_file(settings.model)
         robot = load_robot(settings.robot)
+        robot.layout(model_file.layout)  # refused before the weights are loaded, which takes its time
         _check_choice('dtype', settings.dtype, DTYPES)
         _check_choice('when_empty', settings.when_empty, [choice.value for choice in WhenEmpty])
         options = LoadOptions(Path(settings.checkpoint).expanduser() if settings.checkpoint else None,
