@@ -28,6 +28,11 @@ class Tested(Node):
             raise NodeFinished(3)
         if self.what == 'fail':
             raise RuntimeError('a mistake')
+        if self.what == 'load':
+            import torch
+            print('loading', flush=True)
+            while True:
+                torch.ones(1000, 1000) @ torch.ones(1000, 1000)
         if self.what == 'shutdown':
             self.context.shutdown()
         print('spinning', flush=True)
@@ -94,6 +99,15 @@ def test_signal_while_the_node_is_made_ends_at_once(ros_domain, number):
     process.send_signal(number)
     code, _, errors = finish(process)
     assert (code, errors) == (0, '')
+
+
+def test_signal_in_a_long_callback_ends_the_process_in_an_orderly_way(ros_domain):
+    process = start('-p', 'what:=load')
+    while process.stdout.readline() != 'loading\n':
+        assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    code, output, errors = finish(process)
+    assert (code, output, errors) == (0, 'destroyed True\n', '')
 
 
 def test_node_that_finishes_gives_its_exit_code(ros_domain):

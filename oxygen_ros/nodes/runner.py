@@ -9,6 +9,7 @@ node is destroyed while its context is still valid (so it can publish last messa
 from __future__ import annotations
 
 import argparse
+import os
 import queue
 import signal
 import sys
@@ -26,7 +27,7 @@ from rclpy.signals import SignalHandlerOptions
 from oxygen_ros.errors import ConfigError, OxygenError
 from oxygen_ros.nodes.parameters import NodeParameter, override_rule, parameter_help
 
-JOIN_SECONDS = 2.0
+JOIN_SECONDS = 1.5
 SAME_WISH_SECONDS = 1.0
 LOG_LEVELS = ('debug', 'info', 'warn', 'error', 'fatal')
 
@@ -145,6 +146,12 @@ def _spin(node: Node, signals: _StopSignals) -> None:
     thread.join(timeout=JOIN_SECONDS)
     executor.shutdown(timeout_sec=0)
     node.destroy_node()
+    if thread.is_alive():  # in a long callback, such as one that loads a model
+        # The interpreter would cut the thread off in the middle of C++ code, which aborts the process.
+        rclpy.try_shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
     if failures:
         raise failures[0]
 
