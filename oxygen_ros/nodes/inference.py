@@ -12,6 +12,7 @@ import os
 import sys
 import time
 import traceback
+from concurrent.futures import CancelledError
 
 import torch
 from rclpy.clock import Clock, ClockType
@@ -177,9 +178,12 @@ class InferenceNode(LifecycleNode):
         self.outputs.hold()
         self.active = False
         self.session.commands.clear()
-        if self.worker.alive:
+        try:
             self.worker.call(Engine.end).result(timeout=10)
+        except CancelledError:
+            pass  # the engine has failed, which ends its texts as well
         self.mailbox.drain()  # the last pieces of cancelled texts go out while the publishers still may
+        self.service_calls.give_up()
 
     def _start_itself(self) -> None:
         self._autostart.cancel()
@@ -265,11 +269,20 @@ class InferenceNode(LifecycleNode):
             self.outputs.publish(event)
             return
         self.get_logger().error(f'the engine failed, the robot holds: {event.error!r}')
-        if self.active:
-            self.trigger_deactivate()
-        self.trigger_cleanup()
-        if self.values['autostart']:
-            raise NodeFinished(1)  # nobody would configure it again: let the launch file or supervisor know
+        worker = self.worker
+
+        def clean_up() -> None:
+            self.destroy_timer(soon)
+            if self.worker is not worker:
+                return  # somebody else did
+            if self.active:
+                self.trigger_deactivate()
+            self.trigger_cleanup()
+            if self.values['autostart']:
+                raise NodeFinished(1)  # nobody would configure it again: let the launch file or supervisor know
+
+        # Not here: a transition empties the mailbox too, and within a transition there can be no other.
+        soon = self.create_timer(0.0, clean_up, clock=Clock(clock_type=ClockType.STEADY_TIME))
 
     # -- state -------------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.task import Future
 
-from oxygen_ros.engine.requests import AdmissionError, TextDelta
+from oxygen_ros.engine.requests import AdmissionError, FinishReason, TextDelta
 from oxygen_ros.nodes.conversion import time_from_msg, time_to_msg
 from oxygen_ros.nodes.inference_messages import entry_to_msg
 from oxygen_ros.srv import Ask, Cancel, QueryMemory, SetInstruction, Stop
@@ -28,7 +28,7 @@ class InferenceServices:
 
     def __init__(self, node: InferenceNode) -> None:
         self._node = node
-        self._waiting: dict[int, tuple[Future, list[str]]] = {}  # request id -> (its last piece, text so far)
+        self._waiting: dict[int, tuple[Future, list[str]]] = {}  # request id -> (its last piece or None, text so far)
         # A callback that awaits occupies its group: an exclusive one would stop every timer and subscription in it.
         group = ReentrantCallbackGroup()
         node.create_service(Ask, 'ask', self._ask, callback_group=group)
@@ -46,6 +46,12 @@ class InferenceServices:
         if delta.finish is not None:
             del self._waiting[delta.request.request_id]
             waiting[0].set_result(delta)
+
+    def give_up(self) -> None:
+        """Answer the calls that wait still, when no text goes on: the engine failed before it could end them."""
+        for finished, _ in self._waiting.values():
+            finished.set_result(None)
+        self._waiting.clear()
 
     async def _ask(self, request: Ask.Request, response: Ask.Response) -> Ask.Response:
         node = self._node
@@ -77,8 +83,12 @@ class InferenceServices:
             return response
         response.accepted, response.request_id = True, text.request_id
         if request.wait:
-            last: TextDelta = await finished
-            response.answer, response.finish_reason = ''.join(answer), last.finish.value
+            last: TextDelta | None = await finished
+            response.answer = ''.join(answer)
+            if last is None:
+                response.finish_reason, response.message = FinishReason.ERROR.value, 'the engine has failed'
+                return response
+            response.finish_reason = last.finish.value
             response.message = last.message
             if last.inputs is not None:
                 response.frame_number = last.inputs.number
