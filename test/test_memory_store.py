@@ -351,6 +351,16 @@ def test_file_that_is_damaged_while_open_is_one_clear_error(store, path):
             store.add(f'more {i}', i, i)
 
 
+def test_file_that_is_removed_while_open_is_one_clear_error(store, path):
+    store.add('a red cup', 1, 1)
+    path.rename(path.with_name('elsewhere.db'))
+    with pytest.raises(MemoryStoreError, match='removed or replaced'):
+        store.add('a blue cup', 2, 2)
+    path.with_name('elsewhere.db').rename(path)
+    store.add('a green cup', 3, 3)
+    assert texts(store.query()) == ['a green cup', 'a red cup']
+
+
 def test_call_that_fails_half_way_does_not_spoil_the_next(store):
     for i in range(100):
         store.add(str(i), i, i)

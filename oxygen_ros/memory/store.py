@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import os
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -73,6 +74,7 @@ class MemoryStore:
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None
         self._connection, self.warning = open_database(self.path, busy_timeout)
+        self._identity = _identity(self.path)
 
     def __enter__(self) -> MemoryStore:
         return self
@@ -112,6 +114,10 @@ class MemoryStore:
         stamp_ns, frame_number = _int64('stamp_ns', stamp_ns), _int64('frame_number', frame_number)
         if not text.strip():
             raise MemoryStoreError('a blank note is not stored')
+        if self._connection is not None and _identity(self.path) != self._identity:
+            # SQLite would go on writing to the file without a name, and all would be lost at the end.
+            raise MemoryStoreError(f'memory {self.path}: cannot add a note, the file was removed or replaced while in '
+                                   'use: put it back, or configure the node anew to begin another')
         with self._transaction('add a note', 'IMMEDIATE') as connection:
             row = {'stamp': stamp_ns, 'number': frame_number, 'tf': tf_frame, 'bytes': len(text.encode())}
             last = _entries(connection, f'{BY_ID} ORDER BY n.id DESC LIMIT 1')
@@ -204,6 +210,15 @@ def _entries(connection: sqlite3.Connection, source: str, *values: object) -> li
 def _id(connection: sqlite3.Connection, query: str, value: int) -> int | None:
     row = connection.execute(query, (value,)).fetchone()
     return row and row[0]
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return what tells the file at a path from any other; None when there is none, or it cannot be looked at."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _match(words: str) -> str:
