@@ -100,6 +100,7 @@ class InferenceNode(LifecycleNode):
         self.instruction = values['instruction']
         self.session.forget()
         self.session.commands.resume()
+        self.diagnostics.begin()
         self.worker.post(lambda engine: engine.begin(values['instruction']))
         self._task_timers.start()
         self.active = True

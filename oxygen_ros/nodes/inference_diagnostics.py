@@ -27,6 +27,10 @@ class InferenceDiagnostics:
     def __init__(self, node: InferenceNode) -> None:
         self._node = node
         self._publisher = node.create_publisher(DiagnosticArray, '/diagnostics', 10)
+        self.begin()
+
+    def begin(self) -> None:
+        """Start a run: whatever was before says nothing about it."""
         self._frame_time: float | None = None
         self._frame_age = 0.0
         self._frame_fault = self._memory_fault = ''
@@ -125,9 +129,9 @@ class InferenceDiagnostics:
         if silent > max(1.0, limit):
             return self._entry(ERROR, 'frames', f'no frame on {topic} for {silent:.1f} s: look at the diagnostics of '
                                'the perception node')
-        late = self._frame_age > limit
-        text = f'{self._frame_age * 1e3:.0f} ms old on arrival' + (f', max_frame_age is {limit:g} s' if late else '')
-        return self._entry(late and WARN, 'frames', text, refused=self._frames_refused)
+        wrong = abs(self._frame_age) > limit  # a frame from the future is not acted on either
+        text = f'{self._frame_age * 1e3:.0f} ms old on arrival' + (f', max_frame_age is {limit:g} s' if wrong else '')
+        return self._entry(wrong and WARN, 'frames', text, refused=self._frames_refused)
 
     def _actions(self, status: EngineStatus) -> DiagnosticStatus:
         wanted = self._node.values['action.rate']
@@ -146,6 +150,8 @@ class InferenceDiagnostics:
         starving = status.waiting > 0 and status.tokens_per_second == 0
         text = (f'{status.waiting} texts wait and none gets time: lower action.rate or the number of denoise steps'
                 if starving else f'{status.tokens_per_second:.0f} tokens per second')
+        if starving and self._frame_time is None:
+            text = f'{status.waiting} texts wait for the first frame'
         return self._entry(starving and WARN, 'texts', text, running=status.running, waiting=status.waiting,
                            finished=status.counters.texts_finished, unfinished=status.counters.texts_unfinished,
                            notes_dropped=status.counters.notes_dropped)
