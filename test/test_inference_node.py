@@ -142,3 +142,22 @@ def test_simulated_time_that_jumps_back_drops_frames_and_goes_on(ros_graph, tmp_
     assert 50 <= peer.trajectories[-1].header.stamp.sec < 100
     errors = ros_graph.stop(peer.process)
     assert 'jumped back' in errors
+
+
+def test_chunk_under_way_when_the_clock_jumps_back_does_not_stand_in_the_way(ros_graph, tmp_path):
+    # So many steps that the engine is nearly always at work on a chunk.
+    peer = Peer(ros_graph, tmp_path, 'use_sim_time:=true', 'action.denoise_steps:=100', 'speech.rate:=0.0',
+                'memory.rate:=0.0', 'max_frame_age:=5.0', 'command.lifetime:=10.0')
+    clock = ros_graph.node.create_publisher(Clock, '/clock', 10)
+    now_ns = [100_000_000_000_000]
+
+    def tick():
+        now_ns[0] += 100_000_000
+        clock.publish(Clock(clock=time_to_msg(now_ns[0])))
+        peer.publish(now_ns[0])
+
+    for _ in range(3):
+        chunks = len(peer.trajectories)
+        peer.wait(lambda: len(peer.trajectories) >= chunks + 3, 'trajectories', each=tick, seconds=30)  # noqa: B023
+        now_ns[0] -= 10_000_000_000_000
+    ros_graph.stop(peer.process)

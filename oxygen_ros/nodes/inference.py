@@ -57,6 +57,7 @@ class InferenceNode(LifecycleNode):
         self.worker: Worker | None = None
         self.memory: MemoryKeeper | None = None
         self.active = False
+        self.forgetting: object | None = None  # while the engine may still act on what was before a jump of the clock
         self.instruction = ''
         self.mailbox = Mailbox(self)
         self.diagnostics = InferenceDiagnostics(self)
@@ -76,6 +77,8 @@ class InferenceNode(LifecycleNode):
         self._autostart = None
         if self.values['autostart']:
             self._autostart = self.create_timer(0.0, self._start_itself, clock=steady)
+        else:
+            self.get_logger().info('waiting for the transition configure; autostart would make it')
 
     # -- lifecycle ---------------------------------------------------------------------------------------------------
 
@@ -101,6 +104,7 @@ class InferenceNode(LifecycleNode):
         self.session.forget()
         self.session.commands.resume()
         self.diagnostics.begin()
+        self.forgetting = None
         self.worker.post(lambda engine: engine.begin(values['instruction']))
         self._task_timers.start()
         self.active = True
@@ -307,7 +311,18 @@ class InferenceNode(LifecycleNode):
     def _on_clock_jump(self) -> None:
         if self.session is not None:
             self.session.commands.clear()
-            self.worker.post(Engine.forget_observations)
+            # A chunk under way bears a time that is to come: it would be executed, and all that follow be older.
+            jump = self.forgetting = object()
+
+            def forget(engine: Engine) -> None:
+                engine.forget_observations()
+                self.mailbox.put(forgotten)
+
+            def forgotten() -> None:
+                if self.forgetting is jump:
+                    self.forgetting = None
+
+            self.worker.post(forget)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

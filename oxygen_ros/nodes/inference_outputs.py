@@ -45,6 +45,8 @@ class InferenceOutputs:
         elif not self._node.active:
             return  # a late chunk must not move a robot that was made safe
         elif isinstance(event, ActionChunk):
+            if self._node.forgetting:
+                return
             self._note_skipping(False)
             self._publish_chunk(event)
         elif isinstance(event, ActionSkipped):
