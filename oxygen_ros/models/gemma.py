@@ -70,15 +70,20 @@ class GemmaLayer(nn.Module):
 
 
 class GemmaDecoder(nn.Module):
-    """Embedding (tied with the output head), layers, final norm."""
+    """
+    Embedding (tied with the output head), layers, final norm.
 
-    def __init__(self, config: GemmaConfig, vocabulary: int, positions: int) -> None:
+    :param layer: class of the layers, and theta: base of the rotary frequencies; relatives of Gemma have their own.
+    """
+
+    def __init__(self, config: GemmaConfig, vocabulary: int, positions: int, layer: type[GemmaLayer] = GemmaLayer,
+                 theta: float = 10000.0) -> None:
         super().__init__()
         self.config = config
         self.embedding = nn.Embedding(vocabulary, config.width)
-        self.layers = nn.ModuleList(GemmaLayer(config) for _ in range(config.depth))
+        self.layers = nn.ModuleList(layer(config) for _ in range(config.depth))
         self.norm = nn.Parameter(torch.ones(config.width), requires_grad=False)
-        cos, sin = rotary_table(positions, config.head_dim)
+        cos, sin = rotary_table(positions, config.head_dim, theta)
         self.register_buffer('cos', cos.unsqueeze(1), persistent=False)
         self.register_buffer('sin', sin.unsqueeze(1), persistent=False)
 
