@@ -19,6 +19,7 @@ from oxygen_ros.models.interface import VLAModel
 FAMILIES = {
     'pi05': 'oxygen_ros.models.pi05',
     'tiny': 'oxygen_ros.models.tiny',
+    'xiaomi': 'oxygen_ros.models.xiaomi_robotics',
 }
 DTYPES = {'float32': torch.float32, 'bfloat16': torch.bfloat16}
 
