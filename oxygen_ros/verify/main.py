@@ -15,6 +15,7 @@ from oxygen_ros.verify import pi05, preprocess
 from oxygen_ros.verify.report import Report
 
 MOST_BRANCHES = 8
+CASE = 'case.json'  # of the families on Qwen3-VL
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,6 +60,12 @@ def verify(case: Path, modes: list[Mode], branches: list[int], dtype: str = 'flo
     elif (case / pi05.INPUTS).is_file():
         with torch.inference_mode():
             pi05.run(case, report, modes, branches, dtype, device)
+    elif (case / CASE).is_file():
+        from oxygen_ros.verify import xiaomi  # takes transformers along, which others need not wait for
+
+        with torch.inference_mode():
+            xiaomi.run(case, report, modes, branches, dtype, device)
     else:
-        raise ConfigError(f'{str(case)!r} is no case directory: it has neither {pi05.INPUTS} nor {preprocess.VECTORS}')
+        raise ConfigError(f'{str(case)!r} is no case directory: it has none of {pi05.INPUTS}, {CASE} and '
+                          f'{preprocess.VECTORS}')
     return report
