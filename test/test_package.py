@@ -25,7 +25,7 @@ INTERFACES = sorted([*ROOT.glob('msg/*.msg'), *ROOT.glob('srv/*.srv')])
 # Python packages whose project on PyPI has another name.
 PROJECTS = {'cv2': 'opencv-python-headless', 'PIL': 'pillow', 'yaml': 'pyyaml'}
 # Not on PyPI: used where a ROS distribution has them.
-DISTRIBUTION_ONLY = {'launch', 'launch_ros'}
+DISTRIBUTION_ONLY = {'cv_bridge', 'launch', 'launch_ros'}
 # Come with rclpy.
 WITH_RCLPY = {'rcl_interfaces', 'rpyutils'}
 
