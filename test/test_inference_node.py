@@ -1,5 +1,7 @@
 """The inference node: wrong use in one line, inputs that are late or wrong, a clock that jumps."""
 
+from types import SimpleNamespace
+
 import pytest
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from rosgraph_msgs.msg import Clock
@@ -9,6 +11,7 @@ from trajectory_msgs.msg import JointTrajectory
 from oxygen_ros.cli import main
 from oxygen_ros.msg import EngineStatus, Frame
 from oxygen_ros.nodes.conversion import frame_to_msg, time_to_msg
+from oxygen_ros.nodes.inference import InferenceNode
 from oxygen_ros.observation import Observation
 from oxygen_ros.robot.robot_file import load_robot
 
@@ -161,3 +164,22 @@ def test_chunk_under_way_when_the_clock_jumps_back_does_not_stand_in_the_way(ros
         peer.wait(lambda: len(peer.trajectories) >= chunks + 3, 'trajectories', each=tick, seconds=30)  # noqa: B023
         now_ns[0] -= 10_000_000_000_000
     ros_graph.stop(peer.process)
+
+
+def test_clock_that_jumps_starts_the_timers_of_an_active_node_anew():
+    # Timers on system time that was set back would not fire until it is reached again.
+    done, posted = [], []
+    node = SimpleNamespace(
+        active=True, forgetting=None, mailbox=SimpleNamespace(put=posted.append),
+        session=SimpleNamespace(commands=SimpleNamespace(clear=lambda: done.append('clear'))),
+        worker=SimpleNamespace(post=lambda command: None),
+        _task_timers=SimpleNamespace(stop=lambda: done.append('stop'), start=lambda: done.append('start')))
+    node._restart_timers = lambda: InferenceNode._restart_timers(node)
+    InferenceNode._on_clock_jump(node)
+    assert done == ['clear']
+    for work in posted:
+        work()
+    assert done == ['clear', 'stop', 'start']
+    node.active = False
+    posted[0]()
+    assert len(done) == 3

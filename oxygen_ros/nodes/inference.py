@@ -323,6 +323,13 @@ class InferenceNode(LifecycleNode):
                     self.forgetting = None
 
             self.worker.post(forget)
+            self.mailbox.put(self._restart_timers)  # later: a clock that calls back must not be given new timers
+
+    def _restart_timers(self) -> None:
+        """Have the timers fire again: those on system time would wait until it is what it was before."""
+        if self.active:
+            self._task_timers.stop()
+            self._task_timers.start()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
