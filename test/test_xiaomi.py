@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -96,6 +97,37 @@ def test_missing_and_unknown_tensors_are_named_together(copy):
     change_weights(copy, lambda weights: weights.update({'dit.extra': weights.pop('sink.weight')}))
     with pytest.raises(ConfigError, match='1 missing: sink.weight; 1 unknown: dit.extra'):
         model(copy)
+
+
+@pytest.fixture
+def sharded(copy):
+    """Return a checkpoint whose weights are in three files and an index, as the published ones are."""
+    weights = load_file(copy / 'model.safetensors')
+    (copy / 'model.safetensors').unlink()
+    homes = {name: f'model-0000{i % 3 + 1}-of-00003.safetensors' for i, name in enumerate(weights)}
+    for file in set(homes.values()):
+        save_file({name: weights[name] for name in weights if homes[name] == file}, copy / file)
+    (copy / 'model.safetensors.index.json').write_text(json.dumps({'weight_map': homes}))
+    return copy
+
+
+def test_weights_in_several_files_are_the_same_weights(sharded):
+    one, several = (dict(model(folder).network.named_parameters()) for folder in (CASE, sharded))
+    assert all(torch.equal(one[name], several[name]) for name in one)
+
+
+def test_a_file_that_the_index_lists_and_nobody_copied_is_named(sharded):
+    (sharded / 'model-00002-of-00003.safetensors').unlink()
+    with pytest.raises(ConfigError, match='lacks files.*model-00002-of-00003'):
+        model(sharded)
+
+
+@pytest.mark.parametrize('text', ['', '[]', '{"weight_map": 3}', '{}'])
+def test_an_index_that_is_broken_is_one_clear_line(sharded, text):
+    (sharded / 'model.safetensors.index.json').write_text(text)
+    with pytest.raises(ConfigError, match='index.json cannot be read') as error:
+        model(sharded)
+    assert '\n' not in str(error.value)
 
 
 def test_a_case_says_nothing_about_bfloat16():

@@ -7,6 +7,7 @@ into memory, and every parameter is filled once, in its final dtype and on its f
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -23,6 +24,7 @@ from oxygen_ros.errors import ConfigError
 logger = logging.getLogger(__name__)
 
 WEIGHTS = 'model.safetensors'
+INDEX = 'model.safetensors.index.json'  # of a checkpoint in several files
 LISTED = 5  # names per kind of mistake that an error lists
 GIB = 1 << 30
 MAPPED = GIB // 2  # bytes of the file that are mapped at a time
@@ -74,31 +76,36 @@ def load_strict(network: nn.Module, path: Path, sources: Mapping[str, Source] | 
                 unused: Collection[str] = (), prefix: str = '', dtype: DtypeRule | None = None, device: str = 'cpu',
                 progress: Progress | None = None) -> None:
     """
-    Fill a network from a safetensors file.
+    Fill a network from safetensors files.
 
     :param network: may have been built on the meta device; its parameters are replaced.
-    :param path: the file, or a directory that holds `model.safetensors`.
+    :param path: the file, or a directory that holds `model.safetensors`, or the index of several files and these.
     :param sources: parameter -> where it comes from; None: every parameter is a tensor of the same name.
-    :param unused: tensors that may be in the file and are not read. :param prefix: in front of all names in the file.
+    :param unused: tensors that may be in the file and are not read. :param prefix: in front of all names in the files.
     :param dtype: None keeps that of each parameter.
     :raises ConfigError: one message with every missing, unknown or wrongly shaped tensor.
     """
-    path = weights_file(path)
+    files = weights_files(path)
     wanted = dict(network.named_parameters())
     if sources is None:
         sources = {name: Source((name,)) for name in wanted}
     start = time.monotonic()
-    shapes = _shapes(_open(path), prefix)
+    shapes, homes = {}, {}
+    for number, part_file in enumerate(files):
+        given = _shapes(_open(part_file), prefix)
+        shapes |= given
+        homes |= dict.fromkeys(given, number)
     parts = _match(path, {name: list(parameter.shape) for name, parameter in wanted.items()}, shapes, sources, unused)
     dtypes = {name: dtype(name) if dtype is not None else wanted[name].dtype for name in wanted}
     total = sum(wanted[name].numel() * dtypes[name].itemsize for name in wanted)
-    done, file, seen = 0, _open(path), 0
+    done, home, file, seen = 0, 0, _open(files[0]), 0
     for name, names in parts.items():
-        if seen > MAPPED:
-            file, seen = _open(path), 0  # lets go of what is mapped so far
         filled = torch.empty(wanted[name].shape, dtype=dtypes[name], device=device)
         row = 0
         for part in names:
+            if homes[part] != home or seen > MAPPED:
+                home = homes[part]
+                file, seen = _open(files[home]), 0  # lets go of what is mapped so far
             tensor = file.get_tensor(prefix + part)
             seen += tensor.nbytes
             if sources[name].add:
@@ -150,6 +157,25 @@ def weights_file(path: Path) -> Path:
     if not file.is_file():
         raise ConfigError(f'checkpoint {str(path)!r} has no {WEIGHTS}: give the directory that holds it')
     return file
+
+
+def weights_files(path: Path) -> list[Path]:
+    """
+    Return the files of a checkpoint, which are one or, in a directory with an index, several.
+
+    :raises ConfigError: one is not there, or the index cannot be read.
+    """
+    index = path / INDEX
+    if (path / WEIGHTS).is_file() or not index.is_file():
+        return [weights_file(path)]
+    try:
+        names = sorted(set(json.loads(index.read_text(encoding='utf-8'))['weight_map'].values()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f'checkpoint {str(path)!r}: {INDEX} cannot be read ({error}): copy it again') from error
+    missing = [name for name in names if not (path / name).is_file()]
+    if missing or not names:
+        raise ConfigError(f'checkpoint {str(path)!r} lacks files that {INDEX} lists: {_some(missing)}: copy them there')
+    return [path / name for name in names]
 
 
 def _open(path: Path) -> safe_open:

@@ -18,7 +18,7 @@ from oxygen_ros.engine.kv_cache import UnifiedKVCache
 from oxygen_ros.errors import ConfigError
 from oxygen_ros.models.byte_tokenizer import ByteTokenizer
 from oxygen_ros.models.checkpoint_statistics import CheckpointStatistics, read_json
-from oxygen_ros.models.checkpoints import LogProgress, load_strict, require_memory, weights_file
+from oxygen_ros.models.checkpoints import LogProgress, load_strict, require_memory
 from oxygen_ros.models.interface import ExtraSpec, ModelSpec, PolicyInput
 from oxygen_ros.models.qwen3_vl import prompt_positions
 from oxygen_ros.models.qwen3_vl_vision import ImageProcessor, fill_buffers, see
@@ -216,9 +216,8 @@ def _load(name: str, config: XiaomiConfig, positions: int, options: LoadOptions)
     chosen = next(choice for choice, dtype in DTYPES.items() if dtype is options.dtype)
     budget = options.memory_budget_mib
     require_memory(name, network, rules, chosen, options.device, None if budget is None else int(budget * 2**20))
-    file = weights_file(options.checkpoint)
-    load_strict(network, file, sources(network), unused=UNUSED, dtype=rules[chosen], device=options.device,
-                progress=options.progress or LogProgress(f'loading {file}'))
+    load_strict(network, options.checkpoint, sources(network), unused=UNUSED, dtype=rules[chosen],
+                device=options.device, progress=options.progress or LogProgress(f'loading {options.checkpoint}'))
     return network.to(options.device).eval()
 
 
