@@ -14,6 +14,7 @@ from oxygen_ros.models.layers import rms_norm, time_embedding
 from oxygen_ros.models.pi05 import Pi05Model
 from oxygen_ros.models.realtime_chunking import ChunkingMethod, GuidanceSchedule, PreviousChunk
 from oxygen_ros.verify.case import Case
+from oxygen_ros.verify.fed_tokens import FedTokens
 from oxygen_ros.verify.report import Report, Tolerance
 
 TIMES = (1.0, 0.5, 0.1)
@@ -64,7 +65,7 @@ class Recorder:
     mask: str
     thorough: bool
     _rows: dict[int, int] = field(default_factory=dict)     # frame slot -> row of the case
-    _fed: dict[int, list[int]] = field(default_factory=dict)  # branch slot -> tokens so far
+    _fed: FedTokens = field(default_factory=FedTokens)
 
     def __post_init__(self) -> None:
         self.tokenizer = self.model.tokenizer
@@ -114,11 +115,9 @@ class Recorder:
 
     def extend(self, cache: UnifiedKVCache, slots: Sequence[int], tokens: Sequence[Sequence[int]]) -> torch.Tensor:
         """Extend and compare the log-probabilities of every branch that has followed the expected text so far."""
-        before = {slot: cache.branches[slot].length for slot in slots}
-        logits = self.model.extend(cache, slots, tokens)
-        for slot, new, values in zip(slots, tokens, logits):
-            fed = self._fed[slot] = [*(self._fed[slot] if before[slot] else []), *new]
-            row = self._rows[cache.branches[slot].frame]
+        logits, branches = self._fed.extend(self.model, cache, slots, tokens)
+        for frame, fed, values in branches:
+            row = self._rows[frame]
             expected = self._expected('text_tokens', row).tolist()
             if fed == expected[:len(fed)] and len(fed) < len(expected):
                 self._logprobs(row, len(fed), values)

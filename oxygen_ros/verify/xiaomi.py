@@ -25,6 +25,7 @@ from oxygen_ros.models.xiaomi_robotics import XiaomiModel
 from oxygen_ros.observation import Observation
 from oxygen_ros.verify.case import NumberTokenizer
 from oxygen_ros.verify.engine_run import EngineRun
+from oxygen_ros.verify.fed_tokens import FedTokens
 from oxygen_ros.verify.report import Report, Tolerance
 
 CASE = 'case.json'
@@ -142,7 +143,7 @@ class Recorder:
     thorough: bool
     section: str = 'released form'
     _rows: dict[int, int] = field(default_factory=dict)  # frame slot -> row of the case
-    _fed: dict[int, list[int]] = field(default_factory=dict)  # branch slot -> tokens so far
+    _fed: FedTokens = field(default_factory=FedTokens)
 
     def __post_init__(self) -> None:
         self.tokenizer = NumberTokenizer(self.spec.vocabulary)
@@ -181,11 +182,9 @@ class Recorder:
 
     def extend(self, cache: UnifiedKVCache, slots: Sequence[int], tokens: Sequence[Sequence[int]]) -> torch.Tensor:
         """Extend and compare the logits of every branch that has followed an expected text so far."""
-        before = {slot: cache.branches[slot].length for slot in slots}
-        logits = self.model.extend(cache, slots, tokens)
-        for slot, new, values in zip(slots, tokens, logits):
-            fed = self._fed[slot] = [*(self._fed[slot] if before[slot] else []), *new]
-            row = self._rows[cache.branches[slot].frame]
+        logits, branches = self._fed.extend(self.model, cache, slots, tokens)
+        for frame, fed, values in branches:
+            row = self._rows[frame]
             for _, name in TEXTS:
                 prompt = self.case.inputs[f'{name}_suffix_ids'][row].tolist() if name != 'text' else []
                 text = [*prompt, *self.case.expected[f'{name}_ids'][row].tolist()]
