@@ -15,6 +15,7 @@ import torch
 
 from oxygen_ros.engine.kv_cache import UnifiedKVCache
 from oxygen_ros.errors import ConfigError
+from oxygen_ros.models.checkpoint_statistics import read_statistics
 from oxygen_ros.models.checkpoints import load_strict
 from oxygen_ros.models.gemma import GemmaConfig
 from oxygen_ros.models.initialise import initialise
@@ -28,6 +29,7 @@ from oxygen_ros.perception.resize import resize_with_pad
 
 logger = logging.getLogger(__name__)
 
+PREFIX_MASKS = ('bidirectional', 'causal_language')
 CONTROLS = ('bos', 'eos', 'state', 'speech', 'answer', 'memory', 'reply')
 STATE_BINS = 256
 LONGEST_TOKEN = 32  # characters per token that are looked at
@@ -38,8 +40,9 @@ class TinyModel(Pi0Adapter):
     """
     Adapter of the tiny family; implements `VLAModel`.
 
-    Prefix (all tokens see each other): image tokens of the cameras present, then bos, instruction, the state token and
-    one token per state value. Branches (causal): speech = `<speech>`; answer = `<answer> question <reply>`;
+    Prefix: image tokens of the cameras present, then bos, instruction, the state token and one token per state value. All
+    tokens see each other (`prefix_mask: bidirectional`), or images see images only and text what is before it
+    (`causal_language`). Branches (causal): speech = `<speech>`; answer = `<answer> question <reply>`;
     memory = `<memory>`.
 
     :param config: parsed `config/models/tiny.yaml`.
@@ -53,6 +56,10 @@ class TinyModel(Pi0Adapter):
         controls = [*CONTROLS, *(f'state{i}' for i in range(-1, STATE_BINS))]
         self.tokenizer = WordTokenizer(config['words'].split(), controls)
         self._prompt_tokens = int(config['prompt_tokens'])
+        mask = config.get('prefix_mask', PREFIX_MASKS[0])
+        if mask not in PREFIX_MASKS:
+            raise ValueError(f'prefix_mask {mask!r} must be one of {list(PREFIX_MASKS)}')
+        self._causal_text = mask == 'causal_language'
         self._instruction: tuple[str, list[int]] = '', []  # the last one, encoded
         vision = VisionConfig(**config['vision'])
         prefix_tokens = len(config['cameras']) * vision.tokens + self._prompt_tokens
@@ -78,7 +85,8 @@ class TinyModel(Pi0Adapter):
             cameras=tuple(config['cameras']), denoise_steps=int(config['denoise_steps']), stop_tokens=frozenset({eos}),
             # Random weights would spell bytes at random; words at least can be read.
             suppressed_tokens=(*(range(256) if random else ()), *(i for i in control_ids if i != eos)),
-            first_action_offset=1, dtype=dtype, device=device, frame_extras=network.frame_extras(dtype))
+            first_action_offset=1, dtype=dtype, device=device, frame_extras=network.frame_extras(dtype),
+            statistics=None if random else read_statistics(options.checkpoint))
 
     def prefix_tokens(self, instruction: str, state: np.ndarray) -> list[int]:
         """
@@ -115,7 +123,7 @@ class TinyModel(Pi0Adapter):
         pixels = torch.from_numpy(np.stack(images)) if images else torch.zeros((0, side, side, 3), dtype=torch.uint8)
         pixels = pixels.to(self.spec.device).permute(0, 3, 1, 2).to(self.spec.dtype) / 127.5 - 1
         tokens = torch.tensor(self.prefix_tokens(instruction, inputs.state), device=self.spec.device)
-        self.network.prefill(pixels, tokens, cache, frame)
+        self.network.prefill(pixels, tokens, cache, frame, self._causal_text)
 
     def branch_prompt(self, task: str, text: str) -> list[int]:
         """Return the prompt of a text task; see `VLAModel.branch_prompt`."""
