@@ -279,5 +279,6 @@ class Engine:
                                   s.request.expires, s.request.own_prefix) for s in self._texts.waiting),
             running=tuple(Running(s.request.request_id, cache.frames[cache.branches[s.slot].frame].key,
                                   s.request.expires) for s in self._texts.running),
-            free_branches=cache.free_branches, reserved_branches=int(self.config.max_branches > 1),
-            free_frames=self._frames.free(), steps_done=self._steps_done)
+            free_branches=cache.free_branches - self.model.spec.action_branches,
+            reserved_branches=int(self.config.max_branches > 1), free_frames=self._frames.free(),
+            steps_done=self._steps_done)

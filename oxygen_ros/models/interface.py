@@ -41,6 +41,9 @@ class ModelSpec:
     :param text_head_trained: False if the model was never trained to speak, so that its texts would be garbage.
     :param has_subtasks: the model can be asked for the next subtask of a task, see `VLAModel.prefill_subtask`.
     :param statistics: of states and actions, from the checkpoint; None if it brings none along.
+    :param scratch_tokens: that the action head writes behind the prefix of a frame; None: as many as actions.
+    :param action_branch_tokens: most tokens of the branch that actions are decoded on; 0: they are not. The cache then
+        has one branch more, which texts leave free.
     """
 
     name: str
@@ -67,6 +70,13 @@ class ModelSpec:
     text_head_trained: bool = True
     has_subtasks: bool = False
     statistics: CheckpointStatistics | None = None
+    scratch_tokens: int | None = None
+    action_branch_tokens: int = 0
+
+    @property
+    def action_branches(self) -> int:
+        """Branches that texts leave free for actions."""
+        return int(self.action_branch_tokens > 0)
 
     def cache_spec(self, frames: int, branches: int, branch_tokens: int) -> CacheSpec:
         """
@@ -77,8 +87,10 @@ class ModelSpec:
         if branch_tokens > self.branch_tokens:
             raise ConfigError(f'branch_tokens is {branch_tokens}, model {self.name!r} has positions for '
                               f'{self.branch_tokens}: lower it')
-        return CacheSpec(self.layers, self.kv_heads, self.head_dim, self.prefix_tokens, self.horizon, branch_tokens,
-                         frames, branches, self.dtype, self.device, self.frame_extras)
+        scratch = self.horizon if self.scratch_tokens is None else self.scratch_tokens
+        return CacheSpec(self.layers, self.kv_heads, self.head_dim, self.prefix_tokens, scratch,
+                         max(branch_tokens, self.action_branch_tokens), frames, branches + self.action_branches,
+                         self.dtype, self.device, self.frame_extras)
 
 
 @dataclass(frozen=True)

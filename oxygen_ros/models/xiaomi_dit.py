@@ -75,6 +75,21 @@ class Asynchrony:
     window: int | None = None
 
 
+@dataclass(frozen=True)
+class Standing:
+    """
+    What stays the same in all steps of a chunk.
+
+    :param context: [1 + state_length, width], tokens in front of the actions.
+    :param cos, sin: of the own tokens' positions. :param hidden: additive [1, 1, tokens, tokens]: who sees whom.
+    """
+
+    context: torch.Tensor
+    cos: torch.Tensor
+    sin: torch.Tensor
+    hidden: torch.Tensor
+
+
 class DitLayer(nn.Module):
     """Weights of one layer; its norms stand on the residual stream too."""
 
@@ -117,6 +132,7 @@ class XiaomiDit(nn.Module):
         self.modulate = nn.Linear(c.width, MODULATIONS * c.width)
         self.layers = nn.ModuleList(DitLayer(c) for _ in range(c.depth))
         self._schedules: dict[int, list[torch.Tensor]] = {}
+        self._hidden: dict[Asynchrony, torch.Tensor] = {}
 
     def modulation(self, t: float) -> torch.Tensor:
         """Return shift, scale, gate of attention and MLP at flow time t, for all layers: float32 [layers, 6, width]."""
@@ -158,32 +174,39 @@ class XiaomiDit(nn.Module):
         if steps not in self._schedules:
             self._schedules[steps] = [self.modulation(step / steps) for step in range(steps)]
         fixed = 0 if given is None else len(given)
+        standing = self.standing(state, cache.frames[frame].next_position, rotary, asynchrony, fixed)
         x = noise if given is None else torch.cat((given.to(noise), noise[fixed:]))
         for modulation in self._schedules[steps]:
-            velocity = self.velocity(x, state, mask, modulation, cache, frame, rotary, asynchrony, fixed)
+            velocity = self.velocity(x, mask, modulation, cache, frame, standing)
             velocity[:fixed] = 0
             x = x + velocity / steps
         return x
 
-    def velocity(self, x: torch.Tensor, state: torch.Tensor, mask: torch.Tensor, modulation: torch.Tensor,
-                 cache: UnifiedKVCache, frame: int, rotary: tuple[torch.Tensor, torch.Tensor],
-                 asynchrony: Asynchrony = Asynchrony(), fixed: int = 0) -> torch.Tensor:
+    def standing(self, state: torch.Tensor, next_position: int, rotary: tuple[torch.Tensor, torch.Tensor],
+                 asynchrony: Asynchrony = Asynchrony(), fixed: int = 0) -> Standing:
+        """Compute what the steps share. :param next_position: of the frame. :param fixed: actions that are given."""
+        dtype, device = self.sink.dtype, self.sink.device
+        rows = self.positions(next_position, fixed, asynchrony).to(device)
+        if asynchrony not in self._hidden:
+            visible = self.visible(asynchrony)
+            self._hidden[asynchrony] = torch.zeros(visible.shape, dtype=dtype).masked_fill_(
+                ~visible, float('-inf'))[None, None].to(device)
+        return Standing(torch.cat((self.sink, self.state_in(state.to(dtype)))),
+                        *(table[rows].to(dtype) for table in rotary), self._hidden[asynchrony])
+
+    def velocity(self, x: torch.Tensor, mask: torch.Tensor, modulation: torch.Tensor, cache: UnifiedKVCache, frame: int,
+                 standing: Standing) -> torch.Tensor:
         """Return the velocity float32 [horizon, action_dim] of the sample x; parameters as for `denoise`."""
-        c, dtype, device = self.config, self.sink.dtype, x.device
-        frame_state = cache.frames[frame]
-        rows = self.positions(frame_state.next_position, fixed, asynchrony).to(device)
-        cos, sin = (table[rows].to(dtype) for table in rotary)
-        hidden = ~self.visible(asynchrony).to(device)
-        own = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, float('-inf'))[None, None]
-        h = torch.cat((self.sink, self.state_in(state.to(dtype)), self.action_in((x * mask).to(dtype))))
+        c, dtype, length = self.config, self.sink.dtype, cache.frames[frame].length
+        h = torch.cat((standing.context, self.action_in((x * mask).to(dtype))))
         for number, (layer, parts) in enumerate(zip(self.layers, modulation)):
             shift1, scale1, gate1, shift2, scale2, gate2 = parts
             y = modulated_norm(h, layer.norm_in.float() * (1 + scale1), shift1)
             q, k, v = layer.qkv(y).view(c.tokens, 3, c.heads, c.head_dim).unbind(1)
-            q = rotate(rms_norm(q, layer.q_norm), cos, sin).transpose(0, 1)
-            k = rotate(rms_norm(k, layer.k_norm), cos, sin).transpose(0, 1)
-            to_own, own_lse = attend(q[None], k[None], v.transpose(0, 1)[None], own)
-            keys, values = (pool[c.first_layer + number, frame, :, :frame_state.length]
+            q = rotate(rms_norm(q, layer.q_norm), standing.cos, standing.sin).transpose(0, 1)
+            k = rotate(rms_norm(k, layer.k_norm), standing.cos, standing.sin).transpose(0, 1)
+            to_own, own_lse = attend(q[None], k[None], v.transpose(0, 1)[None], standing.hidden)
+            keys, values = (pool[c.first_layer + number, frame, :, :length]
                             for pool in (cache.frame_k, cache.frame_v))
             # Heads of one key head are rows of one query.
             to_frame, frame_lse = attend(q.reshape(1, c.kv_heads, -1, c.head_dim), keys[None], values[None])

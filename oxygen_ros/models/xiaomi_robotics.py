@@ -98,7 +98,7 @@ class XiaomiModel:
                           STATE: ExtraSpec((network.dit.state_length, network.dit.state_dim), torch.float32)},
             text_head_trained=config['text_head_trained'],
             # Neither is left to normalise: states go in as they are, actions come out in their units.
-            statistics=CheckpointStatistics(str(checkpoint), {}, {}, None, None))
+            statistics=CheckpointStatistics(str(checkpoint), {}, {}, None, None), scratch_tokens=0)
 
     def prefix(self, inputs: PolicyInput, instruction: str) -> Prefix:
         """Return what the decoder reads; absent cameras are left out, and an instruction that is too long is cut."""

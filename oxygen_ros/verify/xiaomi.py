@@ -217,10 +217,11 @@ class Recorder:
     def _flow(self, cache: UnifiedKVCache, frame: int, row: int, steps: int) -> None:
         """Compare the velocity of every step at the expected sample."""
         dit, device, expected = self.model.network.dit, self.spec.device, self.case.expected
+        standing = dit.standing(cache.extras['state'][frame], cache.frames[frame].next_position,
+                                self.model.network.rotary())
         for step in range(steps):
             x = torch.from_numpy(expected['x_t'][step, row]).to(device)
-            velocity = dit.velocity(x, cache.extras['state'][frame], self.model.mask, dit.modulation(step / steps),
-                                    cache, frame, self.model.network.rotary())
+            velocity = dit.velocity(x, self.model.mask, dit.modulation(step / steps), cache, frame, standing)
             self._close('velocity', velocity, expected['velocity'][step, row])
             if step + 1 < steps:
                 self._close('x_t', x + velocity / steps, expected['x_t'][step + 1, row])
