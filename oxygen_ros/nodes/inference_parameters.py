@@ -9,7 +9,7 @@ from oxygen_ros.engine.engine import EngineConfig
 from oxygen_ros.engine.scheduler import Mode, SchedulerConfig
 from oxygen_ros.models.realtime_chunking import ChunkingMethod
 from oxygen_ros.models.registry import DTYPES
-from oxygen_ros.nodes.parameters import NodeParameter
+from oxygen_ros.parameters import NodeParameter
 from oxygen_ros.robot.chunk_buffer import WhenEmpty
 from oxygen_ros.tasks.continuation import ContinuationSettings
 from oxygen_ros.tasks.session import SessionSettings, TextSettings

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from oxygen_ros.errors import ConfigError
-from oxygen_ros.nodes.parameters import NodeParameter
+from oxygen_ros.parameters import NodeParameter
 from oxygen_ros.perception.sync_options import Camera, MissingPolicy, StampPolicy, SyncOptions
 from oxygen_ros.robot.robot_file import Robot, load_robot
 
