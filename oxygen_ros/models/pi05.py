@@ -30,7 +30,7 @@ from oxygen_ros.models.pi05_weights import UNUSED, dtype_rule, file_prefix, sour
 from oxygen_ros.models.registry import DTYPES, LoadOptions
 from oxygen_ros.models.resize_torch import resize_with_pad_torch
 from oxygen_ros.models.text_tokenizers import load_tokenizer
-from oxygen_ros.models.tokenizer import WordTokenizer
+from oxygen_ros.models.tokenizer import WordTokenizer, numbered_tokenizer
 from oxygen_ros.perception.resize import resize_with_pad
 
 logger = logging.getLogger(__name__)
@@ -160,6 +160,8 @@ def _load_network(name: str, config: Pi0Config, options: LoadOptions, weights: P
 
 
 def _tokenizer(config: Mapping, checkpoint: Path | None) -> TextTokenizer:
+    if config.get('tokenizer') == 'numbered':
+        return numbered_tokenizer(config['vocabulary'])
     if config.get('tokenizer'):
         return load_tokenizer(Path(config['tokenizer']).expanduser())
     if checkpoint is None:

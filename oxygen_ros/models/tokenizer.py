@@ -47,3 +47,8 @@ class WordTokenizer:
     def token_bytes(self, token: int) -> bytes:
         """Return the UTF-8 bytes of an id; empty for control tokens and ids out of range."""
         return self._bytes[token] if 0 <= token < len(self._bytes) else b''
+
+
+def numbered_tokenizer(vocabulary: int) -> WordTokenizer:
+    """Return a tokenizer with a made-up word for every id beyond the bytes: for models whose text means nothing."""
+    return WordTokenizer([f'w{token}' for token in range(256, vocabulary)], [])

@@ -1,0 +1,77 @@
+"""Turns what was measured into figures, as JSON and as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+
+import numpy as np
+
+from oxygen_ros.bench.figures import Figures, median, median_ratio
+from oxygen_ros.bench.measure import MIB, CaseRecord, ModeRecord
+from oxygen_ros.models.interface import ModelSpec
+
+STAGES = ('prefill', 'denoise', 'extend', 'decode')
+
+
+def case_result(case: CaseRecord, spec: ModelSpec) -> dict:
+    """Return the figures of a workload; times in seconds, sizes in bytes."""
+    modes = {name: _mode_result(record, spec) for name, record in case.modes.items()}
+    base = case.modes.get('isolated')
+    for name, record in case.modes.items():
+        if base is not None:
+            modes[name]['cpu_by_isolated'] = median_ratio(*_pairs(record, base, 'cpu'))
+            modes[name]['wall_by_isolated'] = median_ratio(*_pairs(record, base, 'wall'))
+    result = {'workload': {**asdict(case.settings.workload), 'arrivals': case.settings.workload.arrivals.value},
+              'prefix_tokens': case.prefix_tokens, 'modes': modes}
+    same = _same_texts(case.modes)
+    return result if same is None else {**result, 'same_texts': same}
+
+
+def _pairs(record: ModeRecord, base: ModeRecord, clock: str) -> tuple[list[float], list[float]]:
+    return [getattr(frame, clock) for frame in record.frames], [getattr(frame, clock) for frame in base.frames]
+
+
+def _mode_result(record: ModeRecord, spec: ModelSpec) -> dict:
+    frames = record.frames
+    wall, cpu = [frame.wall for frame in frames], [frame.cpu for frame in frames]
+    rate = 1 / median(wall)
+    decoded = [call.branches for frame in frames for call in frame.calls if call.stage == 'decode']
+    result = {
+        'frames': len(frames), 'wall': Figures.of(wall).as_json(), 'cpu': Figures.of(cpu).as_json(),
+        'action': Figures.of([frame.action_time for frame in frames]).as_json(),
+        'replans_per_second': rate, 'chunk_actions_per_second': rate * spec.horizon,
+        # A chunk is executed at the pace of its model, and replaced by the next one.
+        'executed_actions_per_second': min(rate * spec.horizon, 1 / spec.action_period),
+        'tokens_per_frame': float(np.mean([frame.tokens for frame in frames])),
+        'tokens_per_second': sum(frame.tokens for frame in frames) / sum(wall),
+        'first_token': _json(record.first_token), 'finished_text': _json(record.finished),
+        'batch': float(np.mean(decoded)) if decoded else 0.0, 'batch_slots': record.slots,
+        'kv_bytes': frames[-1].kv_bytes, 'kv_bytes_peak': record.kv_peak, 'kv_bytes_pools': record.kv_allocated,
+        'split_wall': _split(record, 'wall'), 'split_cpu': _split(record, 'cpu'),
+    }
+    if record.bare:
+        bare = [frame.cpu for frame in record.bare]
+        result['bare_cpu'] = Figures.of(bare).as_json()
+        result['engine_overhead_cpu'] = median_ratio(cpu, bare) - 1
+        result['engine_overhead_wall'] = median_ratio(wall, [frame.wall for frame in record.bare]) - 1
+    return result
+
+
+def _json(values: Sequence[float]) -> dict | None:
+    figures = Figures.of(values)
+    return None if figures is None else figures.as_json()
+
+
+def _split(record: ModeRecord, clock: str) -> dict[str, float]:
+    """Return the median seconds per frame of each stage; what is in none of them is the engine's."""
+    result = {stage: median([sum(getattr(call, clock) for call in frame.calls if call.stage == stage)
+                             for frame in record.frames]) for stage in STAGES}
+    result['engine'] = median([getattr(frame, clock) - sum(getattr(call, clock) for call in frame.calls)
+                               for frame in record.frames])
+    return result
+
+
+def _same_texts(modes: Mapping[str, ModeRecord]) -> float | None:
+    """Return the share of texts that all modes have in common, of those that came with the same frames."""
+    return None

@@ -1,0 +1,68 @@
+"""Prints results on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from oxygen_ros.bench.measure import MIB
+
+
+def rows(title: str, columns: Sequence[str], lines: Sequence[tuple[str, Sequence[str]]]) -> str:
+    """Return a table: a name and a cell per column in each line."""
+    first = max(len(title), *(len(name) for name, _ in lines))
+    widths = [max(len(column), *(len(cells[i]) for _, cells in lines)) for i, column in enumerate(columns)]
+    head = f'{title:{first}}  ' + '  '.join(f'{column:>{width}}' for column, width in zip(columns, widths))
+    body = [f'{name:{first}}  ' + '  '.join(f'{cell:>{width}}' for cell, width in zip(cells, widths))
+            for name, cells in lines]
+    return '\n'.join([head, '-' * len(head), *body])
+
+
+def case_table(case: dict) -> str:
+    """Return the table of a workload: a column per mode."""
+    modes = case['modes']
+
+    def line(name: str, cell) -> tuple[str, list[str]]:
+        return name, [cell(mode) for mode in modes.values()]
+
+    def quantiles(key: str) -> list[str]:
+        return [_times(mode[key]) for mode in modes.values()]
+
+    lines = [line('frame, CPU ms (p50)', lambda m: _ms(m['cpu']['p50'])),
+             line('  of isolated', lambda m: _share(m.get('cpu_by_isolated'))),
+             ('frame, CPU ms p95/p99/max', quantiles('cpu')),
+             line('frame, wall ms (p50)', lambda m: _ms(m['wall']['p50'])),
+             line('  of isolated', lambda m: _share(m.get('wall_by_isolated'))),
+             ('frame, wall ms p95/p99/max', quantiles('wall')),
+             line('action after, ms (p50)', lambda m: _ms(m['action']['p50'])),
+             line('replans per s', lambda m: f'{m["replans_per_second"]:.2f}'),
+             line('executed actions per s', lambda m: f'{m["executed_actions_per_second"]:.1f}'),
+             line('text tokens per s', lambda m: f'{m["tokens_per_second"]:.1f}'),
+             line('text tokens per frame', lambda m: f'{m["tokens_per_frame"]:.1f}'),
+             line('first token, ms (p50)', lambda m: _ms(m['first_token'] and m['first_token']['p50'])),
+             line('finished text, ms (p50)', lambda m: _ms(m['finished_text'] and m['finished_text']['p50'])),
+             line('decode batch (mean)', lambda m: f'{m["batch"]:.1f}'),
+             line('KV MiB now/peak/pools', lambda m: '/'.join(
+                 f'{m[key] / MIB:.1f}' for key in ('kv_bytes', 'kv_bytes_peak', 'kv_bytes_pools')))]
+    for stage in next(iter(modes.values()))['split_cpu']:
+        lines.append(line(f'  {stage}, CPU ms', lambda m, stage=stage: _ms(m['split_cpu'][stage])))
+    if any('bare_cpu' in mode for mode in modes.values()):
+        lines += [line('model calls alone, CPU ms', lambda m: _ms(m['bare_cpu']['p50'])),
+                  line('  engine over them, CPU', lambda m: f'{100 * m["engine_overhead_cpu"]:+.1f} %')]
+    return rows(_title(case['workload']), list(modes), lines)
+
+
+def _title(workload: dict) -> str:
+    return (f'N={workload["text_length"]} k={workload["tokens_per_frame"]} S={workload["denoise_steps"]} '
+            f'{workload["arrivals"]}')
+
+
+def _ms(seconds: float | None) -> str:
+    return '-' if seconds is None else f'{1e3 * seconds:.1f}'
+
+
+def _times(figures: dict | None) -> str:
+    return '-' if figures is None else '/'.join(f'{1e3 * figures[key]:.0f}' for key in ('p95', 'p99', 'max'))
+
+
+def _share(ratio: float | None) -> str:
+    return '-' if ratio is None else f'{ratio:.3f}'
