@@ -10,10 +10,10 @@ from torch import nn
 
 from oxygen_ros.models.checkpoints import Source
 from oxygen_ros.models.qwen3_vl import QwenConfig, QwenDecoder
+from oxygen_ros.models.qwen3_vl_checkpoint import mlp_sources, parse_decoder, qwen_sources
 from oxygen_ros.models.qwen3_vl_vision import vision_tower
 from oxygen_ros.models.xiaomi_dit import DitConfig, XiaomiDit
 
-EPSILON = 1e-6  # of all RMS norms
 # In some files, not in the network: the head is tied to the embedding.
 UNUSED = ('vlm.lm_head.weight',)
 
@@ -39,14 +39,7 @@ def parse_config(config: Mapping, horizon: int) -> XiaomiConfig:
     if config.get('model_type') != 'mibot':
         raise ValueError(f'config.json of the checkpoint is of type {config.get("model_type")!r}, not mibot')
     text, head = config['vlm_config']['text_config'], config['dit_config']
-    rope = text.get('rope_scaling') or text['rope_parameters']
-    if text.get('rms_norm_eps', EPSILON) != EPSILON or not rope.get('mrope_interleaved', True):
-        raise ValueError(f'config.json of the checkpoint asks for norms or positions that this version does not have: '
-                         f'rms_norm_eps {text.get("rms_norm_eps")}, {rope}')
-    theta = text['rope_theta'] if 'rope_theta' in text else rope['rope_theta']
-    decoder = QwenConfig(text['hidden_size'], text['num_hidden_layers'], text['intermediate_size'],
-                         text['num_attention_heads'], text['num_key_value_heads'], text['head_dim'], theta,
-                         tuple(rope['mrope_section']))
+    decoder = parse_decoder(text, 'config.json of the checkpoint')
     if (head['head_dim'], head['num_key_value_heads']) != (decoder.head_dim, decoder.kv_heads):
         raise ValueError('config.json of the checkpoint: the action head has keys of another size than the decoder, '
                          'whose cache it reads')
@@ -74,19 +67,7 @@ class XiaomiNetwork(nn.Module):
 
 def sources(network: XiaomiNetwork) -> dict[str, Source]:
     """Return where each parameter comes from."""
-    result = {f'vision.{name}': Source((f'vlm.model.visual.{name}',)) for name, _ in network.vision.named_parameters()}
-    language, c = 'vlm.model.language_model', network.config.decoder
-    result['decoder.embedding.weight'] = Source((f'{language}.embed_tokens.weight',))
-    result['decoder.norm'] = Source((f'{language}.norm.weight',))
-    rows = (c.heads * c.head_dim, *(c.kv_heads * c.head_dim,) * 2)
-    for i in range(c.depth):
-        target, source = f'decoder.layers.{i}', f'{language}.layers.{i}'
-        result |= _layer(target, source)
-        result[f'{target}.qkv.weight'] = Source(tuple(f'{source}.self_attn.{x}_proj.weight' for x in 'qkv'), rows)
-        for here, there in (('norm1', 'input_layernorm'), ('norm2', 'post_attention_layernorm'),
-                            ('q_norm', 'self_attn.q_norm'), ('k_norm', 'self_attn.k_norm'),
-                            ('out.weight', 'self_attn.o_proj')):
-            result[f'{target}.{here}'] = Source((f'{source}.{there}.weight',))
+    result = qwen_sources(network.vision, network.config.decoder, 'vlm.')
     result['dit.sink'] = Source(('sink.weight',))
     for here, there in (('state_in', 'state_projector'), ('action_in', 'action_projector'),
                         ('action_out', 'action_output_layer')):
@@ -98,7 +79,7 @@ def sources(network: XiaomiNetwork) -> dict[str, Source]:
         result[f'dit.modulate.{part}'] = Source((f't_projector.layers.0.{part}',))
     for i in range(network.config.dit.depth):
         target = source = f'dit.layers.{i}'
-        result |= _layer(target, source)
+        result |= mlp_sources(target, source)
         result[f'{target}.table'] = Source((f'{source}.adaln_table',))
         result[f'{target}.qkv.bias'] = Source((f'{source}.attn.qkv_proj.bias',))
         for here, there in (('norm_in', 'input_layernorm'), ('norm_middle', 'middle_layernorm'),
@@ -108,7 +89,3 @@ def sources(network: XiaomiNetwork) -> dict[str, Source]:
             result[f'{target}.{here}'] = Source((f'{source}.{there}.weight',))
     return result
 
-
-def _layer(target: str, source: str) -> dict[str, Source]:
-    return {f'{target}.gate_up.weight': Source((f'{source}.mlp.gate_proj.weight', f'{source}.mlp.up_proj.weight')),
-            f'{target}.down.weight': Source((f'{source}.mlp.down_proj.weight',))}

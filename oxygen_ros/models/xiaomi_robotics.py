@@ -9,7 +9,6 @@ alone. Sizes come from the checkpoint; views, words and embodiment are data, in 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -18,10 +17,10 @@ from oxygen_ros.engine.kv_cache import UnifiedKVCache
 from oxygen_ros.errors import ConfigError
 from oxygen_ros.models.byte_tokenizer import ByteTokenizer
 from oxygen_ros.models.checkpoint_statistics import CheckpointStatistics, read_json
-from oxygen_ros.models.checkpoints import LogProgress, load_strict, require_memory
 from oxygen_ros.models.interface import ExtraSpec, ModelSpec, PolicyInput
-from oxygen_ros.models.qwen3_vl import prompt_positions
-from oxygen_ros.models.qwen3_vl_vision import ImageProcessor, fill_buffers, see
+from oxygen_ros.models.qwen3_vl_checkpoint import fill_network
+from oxygen_ros.models.qwen3_vl_prefix import LAST_HIDDEN, Prefix, write_prefix
+from oxygen_ros.models.qwen3_vl_vision import ImageProcessor
 from oxygen_ros.models.realtime_chunking import PreviousChunk
 from oxygen_ros.models.registry import DTYPES, LoadOptions
 from oxygen_ros.models.xiaomi_dit import Asynchrony
@@ -31,26 +30,13 @@ TASKS = ('speech', 'answer', 'memory')
 BRANCH_POSITIONS = 4096  # longest branch that positions are prepared for
 LONGEST_TOKEN = 32  # characters per token that are looked at
 LEAST_STD = 1e-5  # an action that varies less has no meaning
-LAST_HIDDEN, STATE = 'last_hidden', 'state'
+STATE = 'state'
 
 HEAD = '<|im_start|>user\nThe following observations are captured from multiple views.\n'
 VIEW = '# {view}\n<|vision_start|><|image_pad|><|vision_end|>\n'
 TASK = 'Generate robot actions for the task:\n'
 TAIL = ' /no_cot<|im_end|>\n<|im_start|>assistant\n<cot></cot><|im_end|>\n'
 TURN = ('<|im_start|>user\n', '<|im_end|>\n<|im_start|>assistant\n')
-
-
-@dataclass(frozen=True)
-class Prefix:
-    """
-    :param positions: int64 [3, tokens]: time, height, width.
-    :param pixels, grids: of the pictures, see `qwen3_vl_vision.see`; None without pictures.
-    """
-
-    tokens: list[int]
-    positions: torch.Tensor
-    pixels: torch.Tensor | None
-    grids: torch.Tensor | None
 
 
 class XiaomiModel:
@@ -114,27 +100,15 @@ class XiaomiModel:
             raise ValueError(f'prompt_tokens {self._prompt_tokens} leaves no room for the instruction: raise it in the '
                              'model file')
         words = self.tokenizer.encode(_sentence(instruction[:LONGEST_TOKEN * self._prompt_tokens]))
-        counts = iter([rows * columns for rows, columns in sizes])
-        tokens = [part for token in head for part in [token] * (next(counts) if token == image else 1)]
-        tokens += words[:room] + tail
-        return Prefix(tokens, prompt_positions(tokens, image, sizes), pixels, grids)
+        return Prefix.of(head + words[:room] + tail, image, sizes, pixels, grids)
 
     def prefill(self, inputs: PolicyInput, instruction: str, cache: UnifiedKVCache, frame: int,
                 captured: list[torch.Tensor] | None = None) -> None:
         """Write the prefix of an observation into a frame slot; see `VLAModel.prefill` and `QwenDecoder.prefill`."""
-        device, decoder = self.spec.device, self.network.decoder
-        state = self._state(inputs.state)
+        state, network = self._state(inputs.state), self.network
         prefix = self.prefix(inputs, instruction)
-        ids = torch.tensor(prefix.tokens, device=device)
-        rows = (ids == self.network.config.image_token).nonzero().flatten()
-        x, deepstack = decoder.embed(ids), []
-        if prefix.pixels is not None:
-            seen, deepstack = see(self.network.vision, prefix.pixels.to(device), prefix.grids.to(device))
-            x = x.index_copy(0, rows, seen.to(x.dtype))
-        last = decoder.prefill(x, cache, frame, prefix.positions.to(device), rows, deepstack, captured)
-        cache.extras[LAST_HIDDEN][frame].copy_(last)
+        write_prefix(network.vision, network.decoder, prefix, network.config.image_token, cache, frame, captured)
         cache.extras[STATE][frame].copy_(state)
-        cache.set_frame(frame, len(prefix.tokens), int(prefix.positions.max()) + 1)
 
     def prefill_subtask(self, inputs: PolicyInput, task: str, cache: UnifiedKVCache, frame: int) -> None:
         """Never called: this family has no prompt for subtasks."""
@@ -211,14 +185,8 @@ def _load(name: str, config: XiaomiConfig, positions: int, options: LoadOptions)
     """Build the network without memory, check that it fits, then fill it once."""
     with torch.device('meta'):
         network = XiaomiNetwork(config, positions)
-    fill_buffers(network.vision)
     rules = {choice: lambda name, dtype=dtype: dtype for choice, dtype in DTYPES.items()}
-    chosen = next(choice for choice, dtype in DTYPES.items() if dtype is options.dtype)
-    budget = options.memory_budget_mib
-    require_memory(name, network, rules, chosen, options.device, None if budget is None else int(budget * 2**20))
-    load_strict(network, options.checkpoint, sources(network), unused=UNUSED, dtype=rules[chosen],
-                device=options.device, progress=options.progress or LogProgress(f'loading {options.checkpoint}'))
-    return network.to(options.device).eval()
+    return fill_network(name, network, options.checkpoint, sources(network), UNUSED, rules, options)
 
 
 def _statistics(preprocessor: Mapping, robot_type: str) -> tuple[np.ndarray, np.ndarray]:
