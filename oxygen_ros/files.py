@@ -42,3 +42,15 @@ def config_file(kind: str, name: str, suffix: str = '.yaml') -> Path:
 def config_names(kind: str, suffix: str = '.yaml') -> list[str]:
     """Return the names that `config_file` knows for a kind ('robots', 'models'), sorted."""
     return sorted({path.stem for share in share_directories() for path in (share / 'config' / kind).glob(f'*{suffix}')})
+
+
+def interface_files(kind: str) -> dict[str, Path]:
+    """
+    Return name of an interface -> its definition file, for kind 'msg' or 'srv'.
+
+    :raises ConfigError: when they are not installed.
+    """
+    for share in share_directories():
+        if files := sorted((share / kind).glob(f'*.{kind}')):
+            return {file.stem: file for file in files}
+    raise ConfigError(f'the definitions of the interfaces ({kind}/*.{kind}) are not installed: install the package again')

@@ -18,6 +18,7 @@ from oxygen_ros.engine.requests import Event, SamplingParams
 from oxygen_ros.engine.trace import Tracer
 from oxygen_ros.errors import ConfigError
 from oxygen_ros.models.checkpoints import Progress
+from oxygen_ros.models.interface import VLAModel
 from oxygen_ros.models.registry import DTYPES, LoadOptions, load_model, read_model_file
 from oxygen_ros.robot.chunk_buffer import ChunkBuffer, WhenEmpty
 from oxygen_ros.robot.command_stream import CommandStream
@@ -77,12 +78,14 @@ class Session:
     Threads: `engine` belongs to the thread that runs it (see worker.py); everything else here to the one thread that
     takes in observations and puts out commands.
 
+    :param wrap: puts something between the engine and the model, such as what gives its work virtual time.
     :raises ConfigError: a name is unknown, a file is wrong, model and robot do not fit, the KV budget is too small.
     """
 
     def __init__(self, settings: SessionSettings, emit: Callable[[Event], None],
                  clock: Callable[[], float] = time.monotonic, observation_clock: Callable[[], int] = time.time_ns,
-                 tracer: Tracer | None = None, progress: Progress | None = None) -> None:
+                 tracer: Tracer | None = None, progress: Progress | None = None,
+                 wrap: Callable[[VLAModel], VLAModel] | None = None) -> None:
         model_file = read_model_file(settings.model)
         robot = load_robot(settings.robot)
         robot.layout(model_file.layout)  # refused before the weights are loaded, which takes its time
@@ -91,6 +94,7 @@ class Session:
         options = LoadOptions(Path(settings.checkpoint).expanduser() if settings.checkpoint else None,
                               DTYPES[settings.dtype], settings.device, settings.seed, progress)
         model = load_model(model_file, options)
+        model = wrap(model) if wrap is not None else model
         self.spec = model.spec
         self.action = ActionTask(robot, model_file.layout, model.spec)
         if settings.continuation.method is not None:
