@@ -27,6 +27,7 @@ SUBCOMMANDS = {
     'up': ('oxygen_ros.up', 'start perception and inference, and replay with --bag (as the launch files do)'),
     'verify': ('oxygen_ros.verify.main', 'compare a model with golden vectors, through the engine and its cache'),
     'bench': ('oxygen_ros.bench.main', 'measure the modes of the engine against each other, and the nodes'),
+    'bench-perception': ('oxygen_ros.nodes.perception_bench', 'measure the perception node'),
     'replay': ('oxygen_ros.nodes.replay', 'play a rosbag2 recording onto its topics'),
     'perception': ('oxygen_ros.nodes.perception', 'run the node that makes frames of camera images and joint states'),
     'inference': ('oxygen_ros.nodes.inference', 'run the node that acts, speaks and remembers'),

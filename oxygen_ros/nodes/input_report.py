@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -83,6 +84,7 @@ class InputReport:
         self._arrivals = {name: Arrivals(time.monotonic()) for name in (*inputs, FRAMES)}
         self._counted: dict[str, Counter] = {}
         self._joints: JointSnapshot | None = None
+        self._ready: deque[float] = deque(maxlen=100)
         self._number = 0
         self._publisher = node.create_publisher(DiagnosticArray, '/diagnostics', 10)
         self._timer = node.create_timer(1.0, self._report, clock=Clock(clock_type=ClockType.STEADY_TIME))
@@ -96,6 +98,10 @@ class InputReport:
             self._alarm(name, event.value, *EVENT_TEXTS[event])
         elif zero_stamp and self._synchronizer.counters[name][SyncEvent.RECEIVE_TIME]:
             self._alarm(name, SyncEvent.RECEIVE_TIME.value, *EVENT_TEXTS[SyncEvent.RECEIVE_TIME])
+
+    def ready(self, seconds: float) -> None:
+        """Note how long after the arrival of its last picture a frame was published."""
+        self._ready.append(seconds)
 
     def frame(self, number: int, age_s: float, joints: JointSnapshot) -> None:
         """Note a frame that was published; its age is node clock minus stamp."""
@@ -217,6 +223,9 @@ class InputReport:
         title, place = FRAMES, self._node.resolve_topic_name(FRAMES)
         if name == FRAMES:
             values['frame_number'] = self._number
+            if self._ready:
+                values['ready_ms'] = f'{statistics.median(self._ready) * 1e3:.2f}'
+                self._ready.clear()
         else:
             title, place = self._inputs[name].title, self._inputs[name].place
             counters = [self._synchronizer.counters[name]]

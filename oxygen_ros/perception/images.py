@@ -22,6 +22,11 @@ from PIL import UnidentifiedImageError
 # 8K video (7680 x 4320) still passes. Larger pictures are refused before anything of their size is allocated.
 MAX_PIXELS = 2**25
 
+# OpenCV 4.11 and newer write RGB at once; 0 for older ones.
+_READ_RGB = getattr(cv2, 'IMREAD_COLOR_RGB', 0)
+if _READ_RGB:
+    _READ_RGB |= cv2.IMREAD_IGNORE_ORIENTATION
+
 
 class ImageFault(enum.Enum):
     """Why a picture was refused."""
@@ -220,10 +225,10 @@ def _decode_whole_jpeg(data: bytes) -> np.ndarray:
 
     Only for pictures with an end: it would fill up the missing rest of others with grey.
     """
-    picture = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
+    picture = cv2.imdecode(np.frombuffer(data, np.uint8), _READ_RGB or cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
     if picture is None:
         raise ImageError(ImageFault.CORRUPT, f'compressed picture ({len(data)} bytes) does not decode')
-    return cv2.cvtColor(picture, cv2.COLOR_BGR2RGB, dst=picture)
+    return picture if _READ_RGB else cv2.cvtColor(picture, cv2.COLOR_BGR2RGB, dst=picture)
 
 
 def _check_pixels(width: int, height: int, max_pixels: int) -> None:
