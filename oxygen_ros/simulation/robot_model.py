@@ -1,0 +1,153 @@
+"""
+The MuJoCo model: OpenArm torso at a table, with cameras, places for objects and for clutter.
+
+The robot is that of the package openarm-mujoco (Apache-2.0), which brings its meshes along. Shown are its collision
+meshes: at the size of the pictures they look the same, and they render ten times as quick as the visual ones.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from oxygen_ros.errors import ConfigError
+
+ARMS = ('left', 'right')
+ARM_JOINTS = {arm: tuple(f'openarm_{arm}_joint{number}' for number in range(1, 8)) for arm in ARMS}
+JOINTS = (*ARM_JOINTS['left'], *ARM_JOINTS['right'])  # what a policy sees and moves
+FINGER_JOINTS = {arm: f'openarm_{arm}_finger_joint1' for arm in ARMS}
+ACTUATED = (*JOINTS, *FINGER_JOINTS.values())
+CAMERAS = {'head': 'head', 'left_wrist': 'camera_wrist_left', 'right_wrist': 'camera_wrist_right'}
+
+SHOULDER_HEIGHT = 0.698  # m: the arms are mounted so high on the pedestal of the maker
+TABLE_HEIGHT = 0.34  # m
+TABLE_CENTRE = (0.46, 0.0)
+TABLE_HALF_SIZE = (0.29, 0.46)
+MAT_CENTRE = (0.365, 0.0)
+MAT_HALF_SIZE = (0.15, 0.30)
+FINGERTIP = (-0.0067, 0.0, -0.168)  # of a closed gripper, in the frame of its base, m
+MAX_OBJECTS = 4
+MAX_CLUTTER = 4
+HEAD_CAMERA = (0.10, 0.0, SHOULDER_HEIGHT + 0.34)  # m
+HEAD_TARGET = (0.385, 0.0, TABLE_HEIGHT)  # m: what it looks at
+HEAD_FOV = 46.0  # degrees
+TIMESTEP = 0.002  # s
+MAX_IMAGE_SIZE = 640  # pixels
+IMAGE_SIZE = 112  # pixels: what a policy sees
+
+
+def rest_pose() -> dict[str, float]:
+    """Return the joint positions of the robot at rest, rad by joint name."""
+    left = (0.25, -0.45, -0.35, 1.55, 0.0, 0.0, 0.0)
+    mirrored = (-1, -1, -1, 1, -1, -1, -1)
+    pose = dict(zip(ARM_JOINTS['left'], left))
+    pose.update(zip(ARM_JOINTS['right'], (sign * value for sign, value in zip(mirrored, left))))
+    return pose | dict.fromkeys(FINGER_JOINTS.values(), 0.0)
+
+
+def import_mujoco():
+    """
+    Import mujoco.
+
+    :raises ConfigError: it or the robot is not installed.
+    """
+    try:
+        import mujoco
+        import openarm_mujoco.v2
+    except ImportError as error:
+        raise ConfigError(f"the simulator needs {error.name}: install it with pip install 'oxygen_ros[simulation]' "
+                          '(make setup does)') from None
+    return mujoco, openarm_mujoco.v2
+
+
+def build_model():
+    """
+    Compile the model.
+
+    :returns: mujoco.MjModel with sites `left_fingertip` and `right_fingertip`, bodies `object0`.. and `clutter0`.. with
+        one geom each, of the same name.
+    :raises ConfigError: mujoco or the robot is not installed.
+    """
+    mujoco, openarm = import_mujoco()
+    spec = mujoco.MjSpec.from_file(openarm.openarm_bimanual_xml())
+    _show_collision_meshes(spec)
+    for body in spec.bodies:
+        if body.name in ('openarm_left_base_link', 'openarm_right_base_link'):
+            body.pos = np.asarray(body.pos) + (0, 0, SHOULDER_HEIGHT)
+        if body.name.startswith('openarm_'):
+            body.gravcomp = 1.0  # as the maker's controller does; without it the arms sag by centimetres
+    for arm in ARMS:
+        hand = spec.body(f'openarm_{arm}_ee_base_link')
+        hand.add_site(name=f'{arm}_fingertip', pos=FINGERTIP, size=[0.004] * 3, group=4)
+    spec.option.timestep = TIMESTEP
+    spec.option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
+    spec.visual.quality.offsamples = 0
+    spec.visual.global_.offwidth = spec.visual.global_.offheight = MAX_IMAGE_SIZE
+    spec.visual.map.znear = 0.01
+    _add_surroundings(mujoco, spec, openarm)
+    return spec.compile()
+
+
+def _show_collision_meshes(spec) -> None:
+    for geom in list(spec.geoms):
+        if geom.classname.name == 'visual':
+            spec.delete(geom)
+            continue
+        tip = 'finger' in geom.name
+        geom.group = 0
+        geom.material = ''
+        geom.rgba = (0.20, 0.20, 0.22, 1) if tip else (0.62, 0.63, 0.66, 1)
+    used = {geom.meshname for geom in spec.geoms}
+    for mesh in list(spec.meshes):
+        if mesh.name not in used:
+            spec.delete(mesh)
+    for material in list(spec.materials):
+        spec.delete(material)
+
+
+def _add_surroundings(mujoco, spec, openarm) -> None:
+    shape = mujoco.mjtGeom
+    ghost = {'contype': 0, 'conaffinity': 0}
+    world = spec.worldbody
+    for name, position in (('lamp', (0.4, 0.3, 2.0)), ('lamp2', (0.1, -0.6, 1.8))):
+        world.add_light(name=name, pos=position, dir=(0, 0, -1), castshadow=False,
+                        type=mujoco.mjtLightType.mjLIGHT_DIRECTIONAL)
+    world.add_geom(name='floor', type=shape.mjGEOM_PLANE, size=(4, 4, 0.1), rgba=(0.4, 0.4, 0.42, 1))
+    world.add_geom(name='wall', type=shape.mjGEOM_BOX, pos=(2.0, 0, 1.0), size=(0.02, 4, 2),
+                   rgba=(0.6, 0.6, 0.6, 1), **ghost)
+    table = world.add_body(name='table', pos=(*TABLE_CENTRE, TABLE_HEIGHT - 0.02))
+    table.add_geom(name='table', type=shape.mjGEOM_BOX, size=(*TABLE_HALF_SIZE, 0.02), rgba=(0.7, 0.6, 0.5, 1))
+    world.add_geom(name='mat', type=shape.mjGEOM_BOX, pos=(*MAT_CENTRE, TABLE_HEIGHT), size=(*MAT_HALF_SIZE, 0.0008),
+                   rgba=(0.85, 0.85, 0.85, 1), **ghost)
+    spec.add_mesh(name='torso', file=openarm.asset_path('assets/collision/body_link0_symp.stl'), scale=(0.001,) * 3)
+    world.add_geom(name='torso', type=shape.mjGEOM_MESH, meshname='torso', rgba=(0.25, 0.25, 0.27, 1), **ghost)
+    world.add_geom(name='neck', type=shape.mjGEOM_CYLINDER, pos=(0, 0, SHOULDER_HEIGHT + 0.12), size=(0.035, 0.10, 0),
+                   rgba=(0.25, 0.25, 0.27, 1), **ghost)
+    world.add_geom(name='head', type=shape.mjGEOM_ELLIPSOID, pos=(-0.01, 0, SHOULDER_HEIGHT + 0.34),
+                   size=(0.085, 0.075, 0.11), rgba=(0.62, 0.63, 0.66, 1), **ghost)
+    camera = world.add_camera(name='head', fovy=HEAD_FOV, pos=HEAD_CAMERA)
+    camera.quat = look_at(HEAD_CAMERA, HEAD_TARGET)
+    for kind, count in (('object', MAX_OBJECTS), ('clutter', MAX_CLUTTER)):
+        for number in range(count):
+            body = world.add_body(name=f'{kind}{number}', pos=(0, 0, -1))
+            body.add_geom(name=f'{kind}{number}', type=shape.mjGEOM_BOX, size=(0.03, 0.03, 0.03), rgba=(1, 1, 1, 1))
+
+
+def look_at(position, target, roll: float = 0.0) -> np.ndarray:
+    """
+    Return the orientation of a camera as a quaternion (w, x, y, z): it looks at the target with up upwards.
+
+    :param position: m.
+    :param target: m, not straight above or below.
+    :param roll: rad, about the line of sight.
+    """
+    import mujoco
+    back = np.subtract(position, target)
+    back = back / np.linalg.norm(back)
+    right = np.cross((0, 0, 1), back)
+    right /= np.linalg.norm(right)
+    up = np.cross(back, right)
+    c, s = np.cos(roll), np.sin(roll)
+    matrix = np.stack([c * right + s * up, c * up - s * right, back], axis=1)
+    quaternion = np.empty(4)
+    mujoco.mju_mat2Quat(quaternion, matrix.ravel())
+    return quaternion
