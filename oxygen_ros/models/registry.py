@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 import yaml
 
 from oxygen_ros.errors import ConfigError
-from oxygen_ros.files import config_file
+from oxygen_ros.files import config_file, config_folder
 from oxygen_ros.models.checkpoints import Progress
 from oxygen_ros.models.interface import VLAModel
 
@@ -27,7 +27,8 @@ DTYPES = {'float32': torch.float32, 'bfloat16': torch.bfloat16}
 @dataclass(frozen=True)
 class LoadOptions:
     """
-    :param checkpoint: directory with the weights; None means random weights, where a family allows that.
+    :param checkpoint: directory with the weights; None means those that the model file names, else random weights, where a
+        family allows that.
     :param seed: of random weights. :param progress: told how far loading is; None logs it.
     :param memory_budget_mib: most MiB for the weights; None is what the device has free.
     """
@@ -42,7 +43,12 @@ class LoadOptions:
 
 @dataclass(frozen=True)
 class ModelFile:
-    """A parsed `config/models/*.yaml`. `layout` names the layout of the robot file that fits the model."""
+    """
+    A parsed `config/models/*.yaml`.
+
+    `layout` names the layout of the robot file that fits the model. `checkpoint` in it, a folder relative to `config/`, is
+    what is loaded when no checkpoint is given.
+    """
 
     name: str
     family: str
@@ -77,6 +83,8 @@ def load_model(file: ModelFile, options: LoadOptions) -> VLAModel:
 
     :raises ConfigError: the checkpoint is missing or does not fit, or the file has a wrong key or value.
     """
+    if options.checkpoint is None and file.content.get('checkpoint'):
+        options = replace(options, checkpoint=config_folder(str(file.content['checkpoint'])))
     if options.checkpoint is not None and not options.checkpoint.is_dir():
         raise ConfigError(f'checkpoint {str(options.checkpoint)!r} is not a directory: give the one that holds the '
                           'weights, or leave it empty for random weights')
