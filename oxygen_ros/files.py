@@ -39,6 +39,18 @@ def config_file(kind: str, name: str, suffix: str = '.yaml') -> Path:
                       f'{suffix} file')
 
 
+def config_folder(name: str) -> Path:
+    """
+    Return the path of the folder `config/<name>`.
+
+    :raises ConfigError: it is not installed.
+    """
+    for share in share_directories():
+        if (share / 'config' / name).is_dir():
+            return share / 'config' / name
+    raise ConfigError(f'folder config/{name} is not installed: install the package again')
+
+
 def config_names(kind: str, suffix: str = '.yaml') -> list[str]:
     """Return the names that `config_file` knows for a kind ('robots', 'models'), sorted."""
     return sorted({path.stem for share in share_directories() for path in (share / 'config' / kind).glob(f'*{suffix}')})

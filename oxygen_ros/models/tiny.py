@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 import torch
 
 from oxygen_ros.engine.kv_cache import UnifiedKVCache
 from oxygen_ros.errors import ConfigError
-from oxygen_ros.models.checkpoint_statistics import read_statistics
+from oxygen_ros.models.checkpoint_statistics import read_json, read_statistics
 from oxygen_ros.models.checkpoints import load_strict
 from oxygen_ros.models.gemma import GemmaConfig
 from oxygen_ros.models.initialise import initialise
@@ -29,6 +30,7 @@ from oxygen_ros.perception.resize import resize_with_pad
 
 logger = logging.getLogger(__name__)
 
+TOKENIZER = 'tokenizer.json'  # words of a checkpoint's tokenizer
 PREFIX_MASKS = ('bidirectional', 'causal_language')
 CONTROLS = ('bos', 'eos', 'state', 'speech', 'answer', 'memory', 'reply')
 STATE_BINS = 256
@@ -45,7 +47,9 @@ class TinyModel(Pi0Adapter):
     (`causal_language`). Branches (causal): speech = `<speech>`; answer = `<answer> question <reply>`;
     memory = `<memory>`.
 
-    :param config: parsed `config/models/tiny.yaml`.
+    A checkpoint may bring along the words of its tokenizer and statistics of states and actions; they win.
+
+    :param config: parsed model file, such as `config/models/tiny.yaml`.
     """
 
     longest_trained_delay = 0  # it was not trained for real-time chunking
@@ -54,7 +58,7 @@ class TinyModel(Pi0Adapter):
         options = options or LoadOptions()
         # State values are control tokens: their bins are no text.
         controls = [*CONTROLS, *(f'state{i}' for i in range(-1, STATE_BINS))]
-        self.tokenizer = WordTokenizer(config['words'].split(), controls)
+        self.tokenizer = WordTokenizer(_words(config, options.checkpoint), controls)
         self._prompt_tokens = int(config['prompt_tokens'])
         mask = config.get('prefix_mask', PREFIX_MASKS[0])
         if mask not in PREFIX_MASKS:
@@ -131,6 +135,17 @@ class TinyModel(Pi0Adapter):
         if task == 'answer':
             return [control('answer'), *self.tokenizer.encode(text), control('reply')]
         return [control(task)]
+
+
+def _words(config: Mapping, checkpoint: Path | None) -> list[str]:
+    """Return the words of the tokenizer: those that the weights were trained with, else those of the model file."""
+    if checkpoint is None or not (checkpoint / TOKENIZER).is_file():
+        return config['words'].split()
+    path = checkpoint / TOKENIZER
+    words = read_json(path, f'tokenizer {path}').get('words')
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise ConfigError(f'tokenizer {path}: holds no list `words`: copy it again from the checkpoint')
+    return words
 
 
 def load(config: Mapping, options: LoadOptions) -> TinyModel:
