@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from oxygen_ros.bench.energy import EnergyMeter
 from oxygen_ros.bench.measured_model import Call, MeasuredModel, synchronise
 from oxygen_ros.engine.config import EngineConfig
 from oxygen_ros.engine.engine import Engine
@@ -17,6 +18,7 @@ from oxygen_ros.errors import OxygenError
 from oxygen_ros.models.interface import PolicyInput
 
 LONGEST_FRAME = 3600.0  # seconds
+MOST_TEXTS = 100_000    # of a frame
 
 
 class BenchFailed(OxygenError):
@@ -64,7 +66,7 @@ class FrameRecord:
 
     :param wall, cpu: seconds from the arrival of the frame until there was nothing left to do.
     :param tokens: of texts, in this frame. :param action_time: seconds until the action was there.
-    :param kv_bytes: in use at the end of it.
+    :param kv_bytes: in use at the end of it. :param joules: None where the platform does not tell.
     """
 
     number: int
@@ -74,6 +76,7 @@ class FrameRecord:
     action_time: float = 0.0
     kv_bytes: int = 0
     calls: list[Call] = field(default_factory=list)
+    joules: float | None = None
 
 
 class Lane:
@@ -86,15 +89,14 @@ class Lane:
     """
 
     def __init__(self, name: str, model: MeasuredModel, config: EngineConfig, instruction: str,
-                 example: PolicyInput, warm_up: int) -> None:
+                 example: PolicyInput, warm_up: int, energy: EnergyMeter) -> None:
         self.name, self.model, self.config = name, model, config
-        self.clock = LaneClock()
+        self.clock, self._energy = LaneClock(), energy
         self.events: list[Event] = []  # of the frame in progress
         self.engine = WatchedEngine(model, config, self.events.append, self.clock)
         self.engine.on_idle = self._idle
         self._idle_now, self._end, self._began = threading.Event(), (0.0, 0.0), 0.0
         self._failure: Exception | None = None
-        self._requests = 0
         self._arrived: float | None = 0.0  # when the frame came that is worked on, None while there is none
         self.worker = Worker(self.engine, self._failed)
         self.engine.begin(instruction)
@@ -116,13 +118,15 @@ class Lane:
         before = self.engine.statistics.counters.tokens
         self._idle_now.clear()
         synchronise(self.model.spec.device)
+        joules = self._energy.read()
         wall, cpu = time.perf_counter(), time.process_time()
         self.clock.resume()
         self.worker.post(lambda engine: self._arrive(engine, inputs, lengths))
         self._wait()
         record = FrameRecord(inputs.number, self._end[0] - wall, self._end[1] - cpu,
                              self.engine.statistics.counters.tokens - before, self._action_time(),
-                             self.engine.cache.used_bytes(), self.model.take())
+                             self.engine.cache.used_bytes(), self.model.take(),
+                             self._energy.used(joules, self._energy.read()))
         return record, list(self.events)
 
     def drain(self) -> list[Event]:
@@ -143,10 +147,10 @@ class Lane:
         self._arrived = self._began = now = engine.clock()
         engine.observe(inputs)
         engine.request_action(now)
-        for length in lengths:
-            self._requests += 1
-            engine.submit(TextRequest(self._requests, 'speech', sampling=SamplingParams(length), priority=0,
-                                      arrived=now, queue_limit=1_000_000))
+        for index, length in enumerate(lengths):
+            # The same text has the same number in every lane.
+            engine.submit(TextRequest(inputs.number * MOST_TEXTS + index, 'speech', sampling=SamplingParams(length),
+                                      priority=0, arrived=now, queue_limit=MOST_TEXTS))
 
     def _end_actions(self, engine: Engine) -> None:
         self._arrived = engine.clock()

@@ -1,4 +1,4 @@
-"""Measures modes against each other: frame after frame, mode after mode, so that noise of the machine hits all alike."""
+"""Measures modes against each other, frame by frame and mode by mode, so that noise of the machine hits all alike."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 import psutil
 
 from oxygen_ros.bench.bare import BareLane
+from oxygen_ros.bench.energy import EnergyMeter
 from oxygen_ros.bench.inputs import Inputs, instruction_of
 from oxygen_ros.bench.lane import BenchFailed, FrameRecord, Lane, check_frame
 from oxygen_ros.bench.measured_model import MeasuredModel
+from oxygen_ros.bench.probes import Probes
 from oxygen_ros.bench.settings import BenchSettings
 from oxygen_ros.bench.workload import Arrivals, most_running
 from oxygen_ros.engine.config import EngineConfig
@@ -31,7 +33,8 @@ class ModeRecord:
 
     :param frames, bare: of the rounds that count, frame by frame; `bare` without the engine.
     :param first_token, finished: seconds from the arrival of a text to its first piece, and to its end.
-    :param texts: tokens' text by request id. :param actions: by frame number.
+    :param texts: by request id. :param actions: by frame number. :param all_tokens: of texts that ended, all rounds.
+    :param kv_peak: bytes in use at most. :param kv_allocated: bytes of both pools. :param slots: of the branch pool.
     """
 
     frames: list[FrameRecord] = field(default_factory=list)
@@ -67,23 +70,26 @@ class CaseRecord:
     settings: BenchSettings
     modes: dict[str, ModeRecord]
     prefix_tokens: int
+    probes: Probes
     memory: list[int] = field(default_factory=list)  # bytes of this process, round by round
 
 
 def measure(model: VLAModel, settings: BenchSettings, progress: Callable[[str], None] = lambda text: None,
-            every_round: Callable[[], None] = lambda: None) -> CaseRecord:
+            ) -> CaseRecord:
     """
     Measure all modes on one workload.
 
-    :param every_round: called in every round, for what else is to be measured at the same time.
     :raises BenchFailed: the modes did not do the same work, or the engine failed.
     """
     workload = settings.workload
-    inputs = Inputs(model, len(model.spec.cameras) if settings.cameras is None else settings.cameras, settings.seed)
+    cameras = len(model.spec.cameras) if settings.cameras is None else settings.cameras
+    inputs = Inputs(model, cameras, settings.seed)
     instruction, prefix = instruction_of(model, inputs, workload.prompt_tokens)
     settle = workload.settling_frames()
     schedule = workload.schedule(settle + settings.rounds)
-    case = CaseRecord(settings, {mode.value: ModeRecord() for mode in settings.modes}, prefix)
+    batches = {1, most_running(schedule, workload.tokens_per_frame)}
+    case = CaseRecord(settings, {mode.value: ModeRecord() for mode in settings.modes}, prefix,
+                      Probes(model, cameras, batches))
     with _lanes(model, settings, schedule, instruction, inputs, progress) as lanes:
         progress(f'{settle} frames until as many texts end as begin')
         for number, lengths in enumerate(schedule[:settle], 1):
@@ -96,7 +102,7 @@ def measure(model: VLAModel, settings: BenchSettings, progress: Callable[[str], 
             first = number % len(lanes)
             for _, lane, bare in lanes[first:] + lanes[:first]:
                 _run(case, lane, bare, inputs, number, lengths, counts=True)
-            every_round()
+            case.probes.run()
             case.memory.append(process.memory_info().rss)
         for mode, lane, _ in lanes:
             events = lane.drain()
@@ -142,13 +148,14 @@ def check_same_actions(modes: dict[str, ModeRecord], tolerance: float = 0.02) ->
 @contextmanager
 def _lanes(model: VLAModel, settings: BenchSettings, schedule: Sequence[Sequence[int]], instruction: str,
            inputs: Inputs, progress: Callable[[str], None]) -> Iterator[list[tuple[Mode, Lane, BareLane | None]]]:
-    measured = MeasuredModel(model)
+    measured, energy = MeasuredModel(model), EnergyMeter(model.spec.device)
     lanes: list[tuple[Mode, Lane, BareLane | None]] = []
     try:
         for mode in settings.modes:
             progress(f'warming up {mode.value}')
             config = engine_config(model, settings, schedule, mode)
-            lane = Lane(mode.value, measured, config, instruction, inputs.observation(1), settings.warm_up)
+            lane = Lane(mode.value, measured, config, instruction, inputs.observation(1), settings.warm_up,
+                        energy)
             lanes.append((mode, lane, BareLane(model, config, instruction) if settings.bare else None))
         yield lanes
     finally:

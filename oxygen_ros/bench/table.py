@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from oxygen_ros.bench.measure import MIB
 
+PARTS = ('vision', 'head')  # of the stage before
+
 
 def rows(title: str, columns: Sequence[str], lines: Sequence[tuple[str, Sequence[str]]]) -> str:
     """Return a table: a name and a cell per column in each line."""
@@ -43,8 +45,13 @@ def case_table(case: dict) -> str:
              line('decode batch (mean)', lambda m: f'{m["batch"]:.1f}'),
              line('KV MiB now/peak/pools', lambda m: '/'.join(
                  f'{m[key] / MIB:.1f}' for key in ('kv_bytes', 'kv_bytes_peak', 'kv_bytes_pools')))]
+    if any(mode['joules'] for mode in modes.values()):
+        lines.append(line('energy, J per frame', lambda m: f'{m["joules"]["mean"]:.2f}'))
+    else:
+        lines.append(line('energy', lambda m: 'not available'))
     for stage in next(iter(modes.values()))['split_cpu']:
-        lines.append(line(f'  {stage}, CPU ms', lambda m, stage=stage: _ms(m['split_cpu'][stage])))
+        name = f'    of it {stage}' if stage in PARTS else f'  {stage}'
+        lines.append(line(f'{name}, CPU ms', lambda m, stage=stage: _ms(m['split_cpu'][stage])))
     if any('bare_cpu' in mode for mode in modes.values()):
         lines += [line('model calls alone, CPU ms', lambda m: _ms(m['bare_cpu']['p50'])),
                   line('  engine over them, CPU', lambda m: f'{100 * m["engine_overhead_cpu"]:+.1f} %')]
