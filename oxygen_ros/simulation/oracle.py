@@ -68,6 +68,7 @@ class Oracle:
         columns = slice(0, 7) if arm == 'left' else slice(7, 14)
         joints[columns] = nominal
         position, rotation = np.empty((3, self._model.nv)), np.empty((3, self._model.nv))
+        turn = np.empty(3)
         left = ITERATIONS
         while left:
             left -= 1
@@ -80,7 +81,8 @@ class Oracle:
             step = inverse @ error
             if left >= FREE:
                 axis = -self._data.site_xmat[self._site[arm]].reshape(3, 3)[:, 2]
-                wish = POSTURE_GAIN * (nominal - joints[columns]) + POINTING_GAIN * turning.T @ np.cross(axis, pointing)
+                self._mujoco.mju_cross(turn, axis, pointing)
+                wish = POSTURE_GAIN * (nominal - joints[columns]) + POINTING_GAIN * turning.T @ turn
                 step += wish - inverse @ (jacobian @ wish)
             step = np.clip(step, -0.2, 0.2)
             joints[columns] = np.clip(joints[columns] + step, lower + 0.02, upper - 0.02)
