@@ -99,7 +99,8 @@ class CostedModel:
         self._model.prefill_subtask(inputs, task, cache, frame)
         self._take(self._costs.prefill)
 
-    def denoise(self, cache: UnifiedKVCache, frame: int, noise: torch.Tensor, steps: int, *more: object) -> torch.Tensor:
+    def denoise(self, cache: UnifiedKVCache, frame: int, noise: torch.Tensor, steps: int,
+                *more: object) -> torch.Tensor:
         """Denoise; see `VLAModel.denoise`."""
         actions = self._model.denoise(cache, frame, noise, steps, *more)
         self._take(self._costs.denoise)

@@ -7,6 +7,7 @@ begin at the numbers given to `schedule`, and one second of the recording takes 
 
 from __future__ import annotations
 
+import enum
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -16,9 +17,20 @@ from typing import NamedTuple
 
 from oxygen_ros.errors import ConfigError
 from oxygen_ros.replay.bag import Bag, Topic, shortfalls
-from oxygen_ros.replay.stamps import CLOCK_TYPE, SECOND, StampedTypes, clock_message, clock_shift, read_stamp, restamped
+from oxygen_ros.replay.header_order import HeaderOrder
+from oxygen_ros.replay.stamps import (
+    CLOCK_TYPE,
+    SECOND,
+    StampedTypes,
+    clock_message,
+    clock_shift,
+    read_stamp,
+    restamped,
+    write_stamp,
+)
 
 CLOCK_TOPIC = '/clock'
+NEVER = 2**63 - 1
 
 
 class Scheduled(NamedTuple):
@@ -37,6 +49,13 @@ class Scheduled(NamedTuple):
     data: bytes
 
 
+class Order(str, enum.Enum):
+    """Which time of a message says when it is played."""
+
+    RECEIVE = 'receive'  # that of recording
+    HEADER = 'header'    # its header stamp, see `HeaderOrder`
+
+
 Ticks = Callable[[int, int, int], Iterator[Scheduled]]
 
 
@@ -53,6 +72,7 @@ class Timing:
     :param restamp: move header stamps so that the recording happens now; they go on increasing over loops. A stamp of
         zero and stamps that are not at the beginning of a message (tf) stay.
     :param clock_hz: rate of /clock in messages per second of the pacing clock; 0 for none.
+    :param order: by time of recording, or by header stamp.
     """
 
     rate: float = 1.0
@@ -61,6 +81,7 @@ class Timing:
     loop: bool = False
     restamp: bool = False
     clock_hz: float = 0.0
+    order: Order = Order.RECEIVE
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.rate) and self.rate > 0):
@@ -89,12 +110,16 @@ class Player:
         self._keys = {(topic.name, topic.type) for topic in topics}
         self._latched = {topic.name for topic in topics if topic.latched}
         self._origin = bag.start_ns + round(timing.start_offset * SECOND)
-        self._stop = self._origin + round(timing.duration * SECOND) if timing.duration else bag.end_ns + 1
+        self._stop = self._origin + round(timing.duration * SECOND) if timing.duration else NEVER
+        self._delay = 0  # by pauses
         if bag.count and self._origin > bag.end_ns:
             raise ConfigError(f'start_offset is {timing.start_offset} s, but the recording lasts only '
                               f'{bag.duration_ns / SECOND:.3f} s: choose a smaller one')
         self._stamped: set[str] = set()
         self._shift = 0
+        self._order: HeaderOrder | None = None
+        if timing.order is Order.HEADER:
+            self._order = HeaderOrder(StampedTypes(self.topics).types, bag.start_ns)
         if timing.restamp:
             stamped = StampedTypes(self.topics)
             self._stamped = stamped.types
@@ -115,6 +140,19 @@ class Player:
     def shortfalls(self) -> list[str]:
         """Topics of which fewer messages came out than promised, once the recording was played through as a whole."""
         return shortfalls(self.topics, self._first_loop) if self.whole and self.loops else []
+
+    def postpone(self, message: Scheduled, paused_ns: int) -> Scheduled:
+        """
+        Take a pause into account: everything from this message on, which was given out already, comes so much later.
+
+        Recorded time stands still in a pause; with `restamp` the recording goes on at a later time.
+        """
+        self._delay += paused_ns
+        moved = message.data
+        if self.timing.restamp and (message.type in self._stamped or message.topic == CLOCK_TOPIC):
+            stamp = read_stamp(moved)
+            moved = write_stamp(moved, stamp + paused_ns) if stamp else moved
+        return message._replace(due_ns=message.due_ns + paused_ns, data=moved)
 
     def schedule(self, start_ns: int, now_ns: int) -> Iterator[Scheduled]:
         """
@@ -139,7 +177,7 @@ class Player:
             return round((time_ns - self._origin + begin) / self.timing.rate)
 
         def moved(stamp_ns: int) -> int:
-            return now_ns + elapsed(stamp_ns + self._shift)
+            return now_ns + self._delay + elapsed(stamp_ns + self._shift)
 
         span, last, number = _StampSpan(), self._origin, 0
         for message in self._selected():
@@ -152,19 +190,25 @@ class Player:
                 continue
             if message.type in self._stamped:
                 span.add(message.topic, read_stamp(message.data))
-            due = start_ns + elapsed(max(message.time_ns, self._origin))
-            yield from ticks(due, loop, begin)
-            yield Scheduled(due, loop, message.topic, message.type, restamped(message, self._stamped, moved))
+            passed = elapsed(max(message.time_ns, self._origin))
+            yield from ticks(start_ns + passed, loop, begin)
+            yield Scheduled(start_ns + self._delay + passed, loop, message.topic, message.type,
+                            restamped(message, self._stamped, moved))
             self.delivered[message.topic, message.type] += 1  # only now: the caller may have given up waiting
         if not number:
             return 0
         # The next loop begins one mean message spacing later, and late enough for all stamps to go on increasing.
         gap = min(max((last - self._origin) // number, SECOND // 1000), SECOND)
+        if self._order and self._order.strays:
+            self.notes += [f'{topic}: the stamps of {number} messages are more than 2 s from those of the others, they '
+                           'are played when they were recorded' for topic, number in self._order.strays.items()]
+            self._order.strays = {}
         return max(min(self._stop - 1, self.bag.end_ns) - self._origin, last - self._origin, span.longest()) + gap
 
     def _selected(self) -> Iterator:
         names = {topic.name for topic in self.topics}
-        return (message for message in self.bag.messages(names) if (message.topic, message.type) in self._keys)
+        chosen = (message for message in self.bag.messages(names) if (message.topic, message.type) in self._keys)
+        return self._order(chosen) if self._order else chosen
 
     def _ticks(self, start_ns: int, now_ns: int) -> Ticks:
         """Return a generator function (due, loop, begin) that yields the /clock messages due until then."""
@@ -175,8 +219,9 @@ class Player:
             nonlocal number
             while timing.clock_hz and (passed := round(number * SECOND / timing.clock_hz)) <= due_ns - start_ns:
                 number += 1
-                time_ns = now_ns + passed if timing.restamp else round(passed * timing.rate) + self._origin - begin
-                yield Scheduled(start_ns + passed, loop, CLOCK_TOPIC, CLOCK_TYPE, clock_message(time_ns))
+                time_ns = (now_ns + self._delay + passed if timing.restamp
+                           else round(passed * timing.rate) + self._origin - begin)
+                yield Scheduled(start_ns + self._delay + passed, loop, CLOCK_TOPIC, CLOCK_TYPE, clock_message(time_ns))
         return until
 
 
