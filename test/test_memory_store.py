@@ -266,7 +266,7 @@ def test_file_is_marked_and_a_newer_version_is_refused(store, path):
         assert connection.execute(f'PRAGMA {name}').fetchone()[0] == value
     connection.execute(f'PRAGMA user_version = {SCHEMA_VERSION + 1}')
     connection.close()
-    with pytest.raises(ConfigError, match='has version 2, this program knows 1'):
+    with pytest.raises(ConfigError, match='has version 3, this program knows 2'):
         MemoryStore(path)
 
 

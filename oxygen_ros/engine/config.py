@@ -19,6 +19,8 @@ class EngineConfig:
     :param denoise_steps: flow-matching steps; 0 is the model's default. :param seed: of the action noise.
     :param max_frame_age: seconds (of the observation clock) beyond which no action is made from a frame.
     :param stream_interval: shortest time in seconds between two pieces of one text; the first comes at once.
+    :param history: exchanges of a conversation that are kept. :param repetitions: a text ends when a piece of it comes
+        so many times in a row; 0 never.
     :raises ConfigError: a value is out of range.
     """
 
@@ -31,9 +33,11 @@ class EngineConfig:
     seed: int = 0
     max_frame_age: float = 0.5
     stream_interval: float = 0.05
+    history: int = 4
+    repetitions: int = 0
 
     def __post_init__(self) -> None:
         for name, least in (('max_branches', 1), ('branch_tokens', 8), ('max_frames', 0), ('denoise_steps', 0),
-                            ('max_frame_age', 0), ('stream_interval', 0)):
+                            ('max_frame_age', 0), ('stream_interval', 0), ('history', 0), ('repetitions', 0)):
             if not getattr(self, name) >= least:
                 raise ConfigError(f'engine: {name} is {getattr(self, name)}, must be at least {least}')

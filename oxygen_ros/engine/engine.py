@@ -144,6 +144,7 @@ class Engine:
     def end(self) -> None:
         """Cancel everything, forget the frames and want no action; the model and the pools stay."""
         self.cancel()
+        self._texts.conversations.clear()
         self.cancel_action()
         self.forget_observations()
 
@@ -276,7 +277,7 @@ class Engine:
             has_observation=observation is not None, can_act=can_act, text_frame_ready=ready,
             action_prefilled=observation is not None and self._frames.holds(observation, self._instruction),
             waiting=tuple(Waiting(s.request.request_id, (s.request.priority, s.request.arrived), len(s.prompt),
-                                  s.request.expires, s.request.own_prefix) for s in self._texts.waiting),
+                                  s.request.expires, s.request.own_prefix, s.blocked) for s in self._texts.waiting),
             running=tuple(Running(s.request.request_id, cache.frames[cache.branches[s.slot].frame].key,
                                   s.request.expires) for s in self._texts.running),
             free_branches=cache.free_branches - self.model.spec.action_branches,

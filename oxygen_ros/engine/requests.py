@@ -10,6 +10,8 @@ import numpy as np
 
 from oxygen_ros.models.interface import PolicyInput
 
+MOST_STOPS, LONGEST_STOP = 16, 200
+
 
 class FinishReason(enum.Enum):
     """Why a text ended. The values are the constants of oxygen_ros/TextChunk."""
@@ -22,6 +24,15 @@ class FinishReason(enum.Enum):
     FRAME_BUDGET = 6
     DROPPED = 7
     ERROR = 8
+    REPETITION = 9
+
+
+class BargeIn(str, enum.Enum):
+    """What becomes of the unfinished answers of a conversation when the next question comes."""
+
+    SUPERSEDE = 'supersede'  # they end now
+    QUEUE = 'queue'          # the new one waits until they have ended
+    BESIDE = 'beside'        # both decode at the same time
 
 
 class Refusal(enum.Enum):
@@ -49,12 +60,14 @@ class SamplingParams:
 
     :param temperature: 0 is greedy. :param top_p: nucleus sampling, 1 keeps every token.
     :param seed: of the request's own generator, so that its text does not depend on what else is in the batch.
+    :param stop: strings that end the text where they would appear; they are not part of it.
     """
 
     max_tokens: int = 64
     temperature: float = 0.0
     top_p: float = 1.0
     seed: int = 0
+    stop: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1 or not 0 <= self.temperature < math.inf or not 0 < self.top_p <= 1:
@@ -62,6 +75,9 @@ class SamplingParams:
                              f'and at least 0, top_p {self.top_p} in (0, 1]')
         if not 0 <= self.seed < 2**63:
             raise ValueError(f'seed {self.seed} must be in [0, 2^63)')
+        if len(self.stop) > MOST_STOPS or not all(0 < len(string) <= LONGEST_STOP for string in self.stop):
+            raise ValueError(f'stop has {len(self.stop)} strings, at most {MOST_STOPS} of 1 to {LONGEST_STOP} '
+                             'characters are looked for')
 
 
 @dataclass(frozen=True)
@@ -75,6 +91,8 @@ class TextRequest:
     :param arrived: when it came, :param expires: when it is given up, both in seconds of the engine's clock.
     :param queue_limit: most waiting requests of this task, this one included.
     :param drop_oldest: over the limit, drop the oldest waiting one instead of refusing this one.
+    :param conversation: whose last exchanges are told to the model, and within which `barge_in` applies; empty: none.
+    :param notes: from memory, most relevant first; told to the model as quoted data.
     """
 
     request_id: int
@@ -86,6 +104,9 @@ class TextRequest:
     expires: float | None = None
     queue_limit: int = 8
     drop_oldest: bool = False
+    conversation: str = ''
+    barge_in: BargeIn = BargeIn.BESIDE
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.request_id < 1 or self.queue_limit < 1:

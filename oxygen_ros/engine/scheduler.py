@@ -59,6 +59,7 @@ class SchedulerConfig:
 class Waiting:
     """
     A request that has not started. `order` sorts by priority, then arrival; `own_prefix` says that it can share none.
+    One that is `blocked` only waits for its time limit, until it is not.
     """
 
     request_id: int
@@ -66,6 +67,7 @@ class Waiting:
     prompt_tokens: int
     expires: float | None = None
     own_prefix: bool = False
+    blocked: bool = False
 
 
 @dataclass(frozen=True)
@@ -191,7 +193,7 @@ def _start_texts(state: SchedulerState, now: float, text_by: float, costs: CostM
     timed = not alone and not config.tokens_per_cycle
     chosen: list[int] = []
     longest = 1
-    for request in sorted(state.waiting, key=lambda r: r.order):
+    for request in sorted((r for r in state.waiting if not r.blocked), key=lambda r: r.order):
         usable = state.free_branches - (0 if request.order[0] == URGENT else state.reserved_branches)
         if len(chosen) >= (min(1, usable) if alone else usable):
             break

@@ -8,18 +8,18 @@ from collections.abc import Callable
 import torch
 
 from oxygen_ros.engine.config import EngineConfig
+from oxygen_ros.engine.conversation import Conversations
 from oxygen_ros.engine.cost_model import Stage
 from oxygen_ros.engine.kv_cache import UnifiedKVCache
 from oxygen_ros.engine.meter import Meter
-from oxygen_ros.engine.requests import AdmissionError, Event, FinishReason, Refusal, TextRequest
+from oxygen_ros.engine.prompt_builder import PromptBuilder
+from oxygen_ros.engine.requests import AdmissionError, BargeIn, Event, FinishReason, Refusal, TextRequest
 from oxygen_ros.engine.sampling import choose_tokens
 from oxygen_ros.engine.statistics import Statistics
 from oxygen_ros.engine.text_stream import TextStream
 from oxygen_ros.models.interface import PolicyInput, VLAModel
 
 logger = logging.getLogger(__name__)
-
-LONGEST_TOKEN = 32  # characters per token of a branch that a text may have before it is refused unread
 
 
 class Texts:
@@ -35,6 +35,8 @@ class Texts:
         self._statistics, self._emit = statistics, emit
         self._suppressed = (torch.tensor(model.spec.suppressed_tokens, device=model.spec.device)
                             if model.spec.suppressed_tokens else None)
+        self._prompts = PromptBuilder(model, config.branch_tokens)
+        self.conversations = Conversations(config.history)
         self.waiting: list[TextStream] = []
         self.running: list[TextStream] = []
 
@@ -49,19 +51,10 @@ class Texts:
         if request.own_prefix and not self._model.spec.has_subtasks:
             raise AdmissionError(Refusal.NO_SUBTASKS, f'model {self._model.spec.name} knows no subtasks: set '
                                  'subtask.rate to 0, or give it a subtask_prompt in its model file')
-        most, longest = self._config.branch_tokens, LONGEST_TOKEN * self._config.branch_tokens
-        if len(request.text) > longest:  # never tokenized, for that takes long
-            raise AdmissionError(Refusal.PROMPT_TOO_LONG, f'the text has {len(request.text)} characters, at most '
-                                 f'{longest} are looked at: shorten it or raise branch_tokens')
-        try:
-            prompt = self._model.branch_prompt(request.task, request.text)
-        except Exception as error:  # noqa: B902 - whatever a tokenizer raises, the other requests go on
-            raise AdmissionError(Refusal.BAD_PROMPT, f'no prompt of task {request.task!r} can be made of this text: '
-                                 f'{type(error).__name__}: {error}') from error
-        if len(prompt) >= most:
-            raise AdmissionError(Refusal.PROMPT_TOO_LONG, f'the prompt has {len(prompt)} tokens, a branch holds '
-                                 f'{most}: shorten the text or raise branch_tokens')
-        queued = [stream for stream in self.waiting if stream.request.task == request.task]
+        prompt, left_out = self._prompts.build(request, self.conversations.exchanges(request.conversation))
+        older = self._of_conversation(request.conversation)
+        superseded = older if request.barge_in is BargeIn.SUPERSEDE else []
+        queued = [stream for stream in self.waiting if stream.request.task == request.task and stream not in superseded]
         if len(queued) >= request.queue_limit:
             if not request.drop_oldest:
                 raise AdmissionError(Refusal.QUEUE_FULL, f'{len(queued)} requests of task {request.task} wait already: '
@@ -69,7 +62,16 @@ class Texts:
             self._statistics.counters.notes_dropped += not request.own_prefix
             self.finish(min(queued, key=lambda stream: stream.request.arrived), FinishReason.DROPPED,
                         f'a newer request of task {request.task} took its place')
-        self.waiting.append(TextStream(request, prompt, self._model.tokenizer))
+        stream = TextStream(request, prompt, self._model.tokenizer, left_out, self._config.repetitions)
+        stream.blocked = request.barge_in is BargeIn.QUEUE and bool(older)
+        if superseded:
+            # Those that wait for others first, so that the end of these does not set them free.
+            for old in sorted(superseded, key=lambda old: not old.blocked):
+                self.finish(old, FinishReason.SUPERSEDED, f'request {request.request_id} took its place')
+            # What was said until now belongs to the conversation.
+            stream.prompt, stream.left_out = self._prompts.build(
+                request, self.conversations.exchanges(request.conversation))
+        self.waiting.append(stream)
 
     def find(self, request_id: int) -> list[TextStream]:
         """Return the stream of a request, or all with id 0."""
@@ -113,6 +115,25 @@ class Texts:
         self._statistics.counters.texts_finished += ended_itself
         self._statistics.counters.texts_unfinished += not ended_itself
         self._emit(stream.take(self._meter.clock(), reason, message))
+        if stream.request.conversation:
+            self.conversations.ended(stream.request.conversation, stream.request.text, stream.said, reason)
+            self._unblock(stream.request.conversation)
+
+    def _of_conversation(self, name: str) -> list[TextStream]:
+        return [stream for stream in (*self.waiting, *self.running) if name and stream.request.conversation == name]
+
+    def _unblock(self, conversation: str) -> None:
+        """Let the next question of a conversation go when nothing is left that it has to wait for."""
+        streams = self._of_conversation(conversation)
+        if not streams or not all(stream.blocked for stream in streams):
+            return
+        stream = streams[0]
+        stream.blocked = False
+        try:
+            stream.prompt, stream.left_out = self._prompts.build(
+                stream.request, self.conversations.exchanges(conversation))
+        except AdmissionError as error:
+            self.finish(stream, FinishReason.ERROR, str(error))
 
     def _begin_unprompted(self, streams: list[TextStream], frame: int) -> None:
         """Choose the first token of texts without a prompt: it is read from the prefix."""
@@ -149,15 +170,26 @@ class Texts:
         now = self._meter.clock()
         self._statistics.decoded(now, len(streams))
         for stream, token in zip(streams, tokens):
-            if token is None:
-                self.finish(stream, FinishReason.ERROR, 'the logits of the model are NaN or infinite')
-                continue
-            if token in self._model.spec.stop_tokens:
-                self.finish(stream, FinishReason.STOP)
-                continue
-            stream.push(token)
-            # The token just chosen takes a place of the branch when it is fed back.
-            if stream.tokens >= stream.request.sampling.max_tokens or self._cache.branch_room(stream.slot) < 1:
-                self.finish(stream, FinishReason.LENGTH)
-            elif stream.due(now, self._config.stream_interval):
-                self._emit(stream.take(now))
+            try:
+                self._take_in(stream, token, now)
+            except Exception as error:  # noqa: B902 - as in _extend
+                self.fail(stream, error)
+
+    def _take_in(self, stream: TextStream, token: int | None, now: float) -> None:
+        if token is None:
+            self.finish(stream, FinishReason.ERROR, 'the logits of the model are NaN or infinite')
+            return
+        if token in self._model.spec.stop_tokens:
+            self.finish(stream, FinishReason.STOP)
+            return
+        reason = stream.push(token)
+        # The token just chosen takes a place of the branch when it is fed back.
+        if reason is None and self._cache.branch_room(stream.slot) < 1:
+            reason = FinishReason.LENGTH
+        if reason is FinishReason.REPETITION:
+            self.finish(stream, reason, f'the same {stream.repeated} tokens came {self._config.repetitions} times or '
+                        'more in a row')
+        elif reason is not None:
+            self.finish(stream, reason)
+        elif stream.due(now, self._config.stream_interval):
+            self._emit(stream.take(now))

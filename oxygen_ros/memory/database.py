@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 from datetime import datetime, timezone
@@ -10,7 +11,7 @@ from pathlib import Path
 from oxygen_ros.errors import ConfigError, OxygenError
 
 APPLICATION_ID = 0x6F78796D  # 'oxym': marks the file as ours
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2  # 1 had no details; a file of it is extended when it is opened
 
 # Rows of times are narrow, so that a search for a time window reads little; the text lies with its index. newest_ns is
 # the largest last_seen_ns so far: it never falls from one id to the next, so it leads straight to the start of one.
@@ -29,6 +30,7 @@ CREATE TABLE IF NOT EXISTS notes(
     tf_frame TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS notes_by_time ON notes(newest_ns);
 CREATE VIRTUAL TABLE IF NOT EXISTS note_texts USING fts5(text, tokenize = 'unicode61 remove_diacritics 2');
+CREATE TABLE IF NOT EXISTS details(id INTEGER PRIMARY KEY, pose TEXT, thumbnail BLOB, vector BLOB);
 CREATE TABLE IF NOT EXISTS totals(entries INTEGER NOT NULL, bytes INTEGER NOT NULL);
 INSERT INTO totals SELECT 0, 0 WHERE NOT EXISTS (SELECT * FROM totals);
 CREATE TRIGGER IF NOT EXISTS note_added AFTER INSERT ON notes BEGIN
@@ -38,6 +40,12 @@ CREATE TRIGGER IF NOT EXISTS note_deleted AFTER DELETE ON notes BEGIN
     UPDATE totals SET entries = entries - 1, bytes = bytes - old.bytes;
     DELETE FROM note_texts WHERE rowid = old.id;
 END;
+CREATE TRIGGER IF NOT EXISTS note_resized AFTER UPDATE OF bytes ON notes BEGIN
+    UPDATE totals SET bytes = bytes + new.bytes - old.bytes;
+END;
+CREATE TRIGGER IF NOT EXISTS note_with_details_deleted AFTER DELETE ON notes BEGIN
+    DELETE FROM details WHERE id = old.id;
+END;
 PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {SCHEMA_VERSION};
 COMMIT;
@@ -46,6 +54,14 @@ COMMIT;
 
 class MemoryStoreError(OxygenError):
     """The memory store cannot do what was asked; it stays usable for what is still possible."""
+
+
+class MemoryUnavailable(MemoryStoreError):
+    """The file is locked, or its disk is full: later it may work."""
+
+
+class MemoryDamaged(MemoryStoreError):
+    """The file was damaged, removed or replaced while in use: to open it anew helps."""
 
 
 def open_database(path: Path, busy_timeout: float) -> tuple[sqlite3.Connection, str]:
@@ -69,8 +85,17 @@ def open_database(path: Path, busy_timeout: float) -> tuple[sqlite3.Connection, 
             warning = f'memory {path} was damaged ({reason}): it is kept as {aside}, and memory starts empty'
             return _open_sound(path, busy_timeout), warning
     except (OSError, sqlite3.Error) as error:
-        raise MemoryStoreError(f'memory {path} cannot be opened ({error}): '
-                               'check path, permissions, free space and other programs that use it') from error
+        kind = MemoryUnavailable if is_passing(error) else MemoryStoreError
+        raise kind(f'memory {path} cannot be opened ({error}): '
+                   'check path, permissions, free space and other programs that use it') from error
+
+
+def is_passing(error: Exception) -> bool:
+    """Whether an error may go away by itself."""
+    text = str(error)
+    return isinstance(error, sqlite3.OperationalError) and any(
+        word in text for word in ('locked', 'is full', 'disk I/O error')) or isinstance(error, OSError) and (
+        error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO))
 
 
 def _open_sound(path: Path, busy_timeout: float) -> sqlite3.Connection:

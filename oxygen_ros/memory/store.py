@@ -2,47 +2,23 @@
 
 from __future__ import annotations
 
-import operator
-import os
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
-from oxygen_ros.memory.database import MemoryStoreError, open_database
+from oxygen_ros.memory import rows
+from oxygen_ros.memory.database import MemoryDamaged, MemoryStoreError, MemoryUnavailable, is_passing, open_database
+from oxygen_ros.memory.entry import Entry, Pose
+from oxygen_ros.memory.recall import relevant_ids
 
 LARGEST_LIMIT = 1000  # entries of one query
-MOST_WORDS = 64  # of one query
 MOST_DELETED = 100  # with one note, when a limit was lowered
-INT64 = (-2**63, 2**63 - 1)
 
 # CROSS JOIN keeps SQLite to this order of the tables, which reads only the newest rows that are needed.
 BY_ID = 'notes n CROSS JOIN note_texts t ON t.rowid = n.id'
 BY_WORDS = 'note_texts t CROSS JOIN notes n ON n.id = t.rowid'
-
-
-@dataclass(frozen=True)
-class Entry:
-    """
-    One note, or several equal ones in a row.
-
-    :param entry_id: unique, keeps its value over restarts, grows.
-    :param text: valid UTF-8 without NUL.
-    :param stamp_ns: stamp of the observation that gave the note last; frame_number: its number; tf_frame: its TF frame.
-    :param first_seen_ns: earliest stamp of the observations that gave this note; last_seen_ns: the latest one.
-    :param count: how many observations in a row gave it.
-    """
-
-    entry_id: int
-    text: str
-    stamp_ns: int
-    frame_number: int
-    first_seen_ns: int
-    last_seen_ns: int
-    count: int
-    tf_frame: str = ''
 
 
 class MemoryStore:
@@ -55,8 +31,8 @@ class MemoryStore:
     :param path: database file; folders are created.
     :param max_entries: beyond, the oldest entries are deleted.
     :param max_age_ns: the oldest entries are deleted when last seen so long before the note being added; None: never.
-    :param max_bytes: the oldest entries are deleted when all texts (UTF-8) take more; the file takes about three times
-        that. The newest entry always stays.
+    :param max_bytes: the oldest entries are deleted when all texts (UTF-8) and pictures take more; for texts the file
+        takes about three times that. The newest entry always stays.
     :param busy_timeout: seconds that a call may wait for another process that writes to the file.
     :ivar warning: says that a damaged file was moved aside, and where it is; empty if none was.
     :raises ConfigError: the file belongs to another program, or to a newer version.
@@ -74,7 +50,7 @@ class MemoryStore:
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None
         self._connection, self.warning = open_database(self.path, busy_timeout)
-        self._identity = _identity(self.path)
+        self._identity = rows.identity(self.path)
 
     def __enter__(self) -> MemoryStore:
         return self
@@ -99,32 +75,36 @@ class MemoryStore:
         with self._transaction('count the notes', 'DEFERRED') as connection:
             return connection.execute('SELECT entries FROM totals').fetchone()[0]
 
-    def add(self, text: str, stamp_ns: int, frame_number: int, tf_frame: str = '') -> Entry:
+    def add(self, text: str, stamp_ns: int, frame_number: int, tf_frame: str = '', *, thumbnail: bytes = b'',
+            pose: Pose | None = None) -> Entry:
         """
         Store a note, or count it if it says the same as the note before.
 
         A note from before the first observation of that entry (the clock went back) gets an entry of its own.
 
         :param text: not blank. NUL and lone halves of surrogate pairs, which no message can carry, become U+FFFD.
-        :param stamp_ns: of the observation that the note is about, as are frame_number and tf_frame.
+        :param stamp_ns: of the observation that the note is about, as is all that follows.
+        :param thumbnail: a small picture of it, JPEG. :param pose: where the robot was.
         :returns: the entry as it is stored now.
         :raises MemoryStoreError: when it cannot be stored; nothing is changed then.
         """
-        text, tf_frame = _clean(text), _clean(tf_frame)
-        stamp_ns, frame_number = _int64('stamp_ns', stamp_ns), _int64('frame_number', frame_number)
+        text, tf_frame = rows.clean(text), rows.clean(tf_frame)
+        stamp_ns, frame_number = rows.int64('stamp_ns', stamp_ns), rows.int64('frame_number', frame_number)
         if not text.strip():
             raise MemoryStoreError('a blank note is not stored')
-        if self._connection is not None and _identity(self.path) != self._identity:
+        if self._connection is not None and rows.identity(self.path) != self._identity:
             # SQLite would go on writing to the file without a name, and all would be lost at the end.
-            raise MemoryStoreError(f'memory {self.path}: cannot add a note, the file was removed or replaced while in '
-                                   'use: put it back, or configure the node anew to begin another')
+            raise MemoryDamaged(f'memory {self.path}: cannot add a note, the file was removed or replaced while in '
+                                'use: put it back, or open it anew to begin another')
         with self._transaction('add a note', 'IMMEDIATE') as connection:
-            row = {'stamp': stamp_ns, 'number': frame_number, 'tf': tf_frame, 'bytes': len(text.encode())}
-            last = _entries(connection, f'{BY_ID} ORDER BY n.id DESC LIMIT 1')
+            row = {'stamp': stamp_ns, 'number': frame_number, 'tf': tf_frame,
+                   'bytes': len(text.encode()) + len(thumbnail)}
+            last = rows.entries(connection, f'{BY_ID} ORDER BY n.id DESC LIMIT 1')
             if last and last[0].text == text and stamp_ns >= last[0].first_seen_ns:
                 entry_id = last[0].entry_id
                 connection.execute(
-                    'UPDATE notes SET stamp_ns = :stamp, frame_number = :number, tf_frame = :tf, count = count + 1, '
+                    'UPDATE notes SET stamp_ns = :stamp, frame_number = :number, tf_frame = :tf, bytes = :bytes, '
+                    'count = count + 1, '
                     'last_seen_ns = max(last_seen_ns, :stamp), newest_ns = max(newest_ns, :stamp) WHERE id = :id',
                     {**row, 'id': entry_id})
             else:
@@ -133,11 +113,17 @@ class MemoryStore:
                     'newest_ns) VALUES (:stamp, :stamp, :stamp, :number, :tf, 1, :bytes, '
                     'max(:stamp, (SELECT coalesce(max(newest_ns), :stamp) FROM notes)))', row).lastrowid
                 connection.execute('INSERT INTO note_texts(rowid, text) VALUES (?, ?)', (entry_id, text))
+            if thumbnail or pose is not None:
+                connection.execute('INSERT INTO details(id, pose, thumbnail) VALUES (?, ?, ?) ON CONFLICT(id) DO '
+                                   'UPDATE SET pose = excluded.pose, thumbnail = excluded.thumbnail',
+                                   (entry_id, rows.pose_text(pose), thumbnail))
+            elif last and last[0].entry_id == entry_id:  # what is kept is of the same observation as the stamp
+                connection.execute("UPDATE details SET pose = NULL, thumbnail = x'' WHERE id = ?", (entry_id,))
             self._retain(connection, stamp_ns)
-            return _entries(connection, f'{BY_ID} WHERE n.id = ?', entry_id)[0]
+            return rows.detailed(connection, rows.entries(connection, f'{BY_ID} WHERE n.id = ?', entry_id), True)[0]
 
     def query(self, words: str = '', from_ns: int | None = None, to_ns: int | None = None,
-              limit: int = 20) -> list[Entry]:
+              limit: int = 20, thumbnails: bool = False) -> list[Entry]:
         """
         Return entries, newest first.
 
@@ -145,30 +131,91 @@ class MemoryStore:
             matches every note, punctuation alone matches none.
         :param from_ns: only entries last seen at or after this; to_ns: only those first seen at or before that.
         :param limit: most entries, at least 1; never more than LARGEST_LIMIT are returned.
+        :param thumbnails: with the pictures.
         :raises MemoryStoreError: when memory cannot be read, or the request makes no sense.
         """
         if limit < 1:
             raise MemoryStoreError(f'limit {limit} must be at least 1')
-        from_ns = None if from_ns is None else _int64('from_ns', from_ns)
-        to_ns = None if to_ns is None else _int64('to_ns', to_ns)
-        match = _match(words)
+        from_ns = None if from_ns is None else rows.int64('from_ns', from_ns)
+        to_ns = None if to_ns is None else rows.int64('to_ns', to_ns)
+        match = rows.match_all(words)
         with self._transaction('search memory', 'DEFERRED') as connection:
             # Every entry of the time window lies between these ids; looking them up spares reading the texts outside.
-            first, last = INT64
+            first, last = rows.INT64
             if from_ns is not None:
-                first = _id(connection, 'SELECT id FROM notes WHERE newest_ns >= ? ORDER BY newest_ns, id LIMIT 1',
-                            from_ns)
+                first = rows.id_of(
+                    connection, 'SELECT id FROM notes WHERE newest_ns >= ? ORDER BY newest_ns, id LIMIT 1', from_ns)
             if to_ns is not None:
-                last = _id(connection, 'SELECT id FROM notes WHERE first_seen_ns <= ? ORDER BY id DESC LIMIT 1', to_ns)
+                last = rows.id_of(
+                    connection, 'SELECT id FROM notes WHERE first_seen_ns <= ? ORDER BY id DESC LIMIT 1', to_ns)
             if first is None or last is None:
                 return []
-            window = (first, last, INT64[0] if from_ns is None else from_ns, INT64[1] if to_ns is None else to_ns)
+            low, high = rows.INT64
+            window = (first, last, low if from_ns is None else from_ns, high if to_ns is None else to_ns)
             within = 'BETWEEN ? AND ? AND n.last_seen_ns >= ? AND n.first_seen_ns <= ?'
             limit = min(limit, LARGEST_LIMIT)
             if match:
-                return _entries(connection, f'{BY_WORDS} WHERE t.text MATCH ? AND t.rowid {within} '
-                                'ORDER BY t.rowid DESC LIMIT ?', match, *window, limit)
-            return _entries(connection, f'{BY_ID} WHERE n.id {within} ORDER BY n.id DESC LIMIT ?', *window, limit)
+                found = rows.entries(connection, f'{BY_WORDS} WHERE t.text MATCH ? AND t.rowid {within} '
+                                     'ORDER BY t.rowid DESC LIMIT ?', match, *window, limit)
+            else:
+                found = rows.entries(connection, f'{BY_ID} WHERE n.id {within} ORDER BY n.id DESC LIMIT ?', *window,
+                                     limit)
+            return rows.detailed(connection, found, thumbnails)
+
+    def recall(self, question: str, limit: int = 5) -> list[Entry]:
+        """
+        Return the entries that have to do with a question, most relevant first; see `recall.relevant_ids`.
+
+        :raises MemoryStoreError: when memory cannot be read.
+        """
+        with self._transaction('search memory', 'DEFERRED') as connection:
+            return self._by_ids(connection, relevant_ids(connection, rows.clean(question), limit), False)
+
+    def by_ids(self, ids: Sequence[int], thumbnails: bool = False) -> list[Entry]:
+        """
+        Return entries in the order of their ids here; those that are gone are left out.
+
+        :raises MemoryStoreError: when memory cannot be read.
+        """
+        with self._transaction('search memory', 'DEFERRED') as connection:
+            return self._by_ids(connection, ids, thumbnails)
+
+    def without_vector(self, limit: int) -> list[tuple[int, str]]:
+        """
+        Return ids and texts of entries that have no vector yet, newest first.
+
+        :raises MemoryStoreError: when memory cannot be read.
+        """
+        with self._transaction('read the notes', 'DEFERRED') as connection:
+            return connection.execute(
+                f'SELECT n.id, t.text FROM {BY_ID} LEFT JOIN details d ON d.id = n.id WHERE d.vector IS NULL '
+                'ORDER BY n.id DESC LIMIT ?', (limit,)).fetchall()
+
+    def set_vectors(self, vectors: Iterable[tuple[int, bytes]]) -> None:
+        """
+        Store the vectors of entries; of those that are gone nothing is kept.
+
+        :raises MemoryStoreError: when they cannot be stored.
+        """
+        with self._transaction('store vectors', 'IMMEDIATE') as connection:
+            connection.executemany(
+                'INSERT INTO details(id, vector) SELECT id, ?2 FROM notes WHERE id = ?1 '
+                'ON CONFLICT(id) DO UPDATE SET vector = excluded.vector', vectors)
+
+    def vectors(self) -> list[tuple[int, bytes]]:
+        """
+        Return the vectors of all entries that have one, oldest first.
+
+        :raises MemoryStoreError: when memory cannot be read.
+        """
+        with self._transaction('read the vectors', 'DEFERRED') as connection:
+            return connection.execute('SELECT id, vector FROM details WHERE vector IS NOT NULL ORDER BY id').fetchall()
+
+    @staticmethod
+    def _by_ids(connection: sqlite3.Connection, ids: Sequence[int], thumbnails: bool) -> list[Entry]:
+        marks = ', '.join('?' * len(ids))
+        found = {entry.entry_id: entry for entry in rows.entries(connection, f'{BY_ID} WHERE n.id IN ({marks})', *ids)}
+        return rows.detailed(connection, [found[i] for i in ids if i in found], thumbnails)
 
     def _retain(self, connection: sqlite3.Connection, now_ns: int) -> None:
         """Delete the oldest entries until the rest is within number, age and bytes; a few at a time, to stay quick."""
@@ -192,51 +239,12 @@ class MemoryStore:
                 yield connection
                 connection.execute('COMMIT')
             except sqlite3.OperationalError as error:
-                raise MemoryStoreError(f'memory {self.path}: cannot {what} ({error}): '
-                                       'check free space, permissions and other programs that use it') from error
+                kind = MemoryUnavailable if is_passing(error) else MemoryStoreError
+                raise kind(f'memory {self.path}: cannot {what} ({error}): '
+                           'check free space, permissions and other programs that use it') from error
             except sqlite3.Error as error:
-                raise MemoryStoreError(f'memory {self.path}: cannot {what} ({error}): '
-                                       'a restart moves a damaged file aside') from error
+                raise MemoryDamaged(f'memory {self.path}: cannot {what} ({error}): '
+                                    'a restart moves a damaged file aside') from error
             finally:
                 if connection.in_transaction:
                     connection.rollback()
-
-
-def _entries(connection: sqlite3.Connection, source: str, *values: object) -> list[Entry]:
-    columns = 'n.id, t.text, n.stamp_ns, n.frame_number, n.first_seen_ns, n.last_seen_ns, n.count, n.tf_frame'
-    return [Entry(*row) for row in connection.execute(f'SELECT {columns} FROM {source}', values)]
-
-
-def _id(connection: sqlite3.Connection, query: str, value: int) -> int | None:
-    row = connection.execute(query, (value,)).fetchone()
-    return row and row[0]
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    """Return what tells the file at a path from any other; None when there is none, or it cannot be looked at."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
-
-
-def _match(words: str) -> str:
-    """Return an FTS5 expression that asks for every word: each is quoted, so that nothing in it is an operator."""
-    quoted = ['"' + word.replace('"', '""') + '"' for word in _clean(words).split()]
-    if len(quoted) > MOST_WORDS:
-        raise MemoryStoreError(f'{len(quoted)} words are too many to search for: at most {MOST_WORDS}')
-    return ' '.join(quoted)
-
-
-def _clean(text: str) -> str:
-    """Return text that UTF-8 can carry: pairs of surrogates joined, lone ones and NUL replaced by U+FFFD."""
-    return text.encode('utf-16-le', 'surrogatepass').decode('utf-16-le', 'replace').replace('\0', '\ufffd')
-
-
-def _int64(name: str, value: int) -> int:
-    """Return the value as a plain int (SQLite would store NumPy's as bytes)."""
-    value = operator.index(value)
-    if not INT64[0] <= value <= INT64[1]:
-        raise MemoryStoreError(f'{name} {value} does not fit into 64 bits')
-    return value

@@ -17,6 +17,7 @@ import torch
 from oxygen_ros.engine.kv_cache import CacheSpec, ExtraSpec, UnifiedKVCache
 from oxygen_ros.errors import ConfigError
 from oxygen_ros.models.checkpoint_statistics import CheckpointStatistics
+from oxygen_ros.models.prompt_context import NO_CONTEXT, ContextKind, PromptContext
 from oxygen_ros.observation import Observation
 
 
@@ -40,6 +41,7 @@ class ModelSpec:
     :param layers: decoder layers with K and V; kv_heads, head_dim: sizes of a key.
     :param text_head_trained: False if the model was never trained to speak, so that its texts would be garbage.
     :param has_subtasks: the model can be asked for the next subtask of a task, see `VLAModel.prefill_subtask`.
+    :param context: what its prompts can tell besides the text itself; see `VLAModel.branch_prompt`.
     :param statistics: of states and actions, from the checkpoint; None if it brings none along.
     :param scratch_tokens: that the action head writes behind the prefix of a frame; None: as many as actions.
     :param action_branch_tokens: most tokens of the branch that actions are decoded on; 0: they are not. The cache then
@@ -69,6 +71,7 @@ class ModelSpec:
     frame_extras: Mapping[str, ExtraSpec] = field(default_factory=dict)
     text_head_trained: bool = True
     has_subtasks: bool = False
+    context: frozenset[ContextKind] = frozenset()
     statistics: CheckpointStatistics | None = None
     scratch_tokens: int | None = None
     action_branch_tokens: int = 0
@@ -170,11 +173,13 @@ class VLAModel(Protocol):
         """
         ...
 
-    def branch_prompt(self, task: str, text: str) -> list[int]:
+    def branch_prompt(self, task: str, text: str, context: PromptContext = NO_CONTEXT) -> list[int]:
         """
         Return the prompt tokens of a text task behind a frame.
 
         :param task: 'speech' (say what you see or do), 'answer' (text is a question), 'memory' (note what you see).
             A 'subtask' needs no prompt of its own: it goes on from its prefix.
+        :param context: what else to tell, of the kinds in `spec.context` only; without any the parameter may be absent.
+            Notes in it are data of unknown origin: quoted, never tokens of control or a turn of their own.
         """
         ...

@@ -1,0 +1,76 @@
+"""Rows of the database of notes, and the values that go into it and come out."""
+
+from __future__ import annotations
+
+import json
+import operator
+import os
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+
+from oxygen_ros.memory.database import MemoryStoreError
+from oxygen_ros.memory.entry import Entry, Pose
+
+MOST_WORDS = 64  # of one query
+INT64 = (-2**63, 2**63 - 1)
+
+
+def entries(connection: sqlite3.Connection, source: str, *values: object) -> list[Entry]:
+    columns = 'n.id, t.text, n.stamp_ns, n.frame_number, n.first_seen_ns, n.last_seen_ns, n.count, n.tf_frame'
+    return [Entry(*row) for row in connection.execute(f'SELECT {columns} FROM {source}', values)]
+
+
+def detailed(connection: sqlite3.Connection, entries: list[Entry], thumbnails: bool) -> list[Entry]:
+    """Return the entries with their poses, and with their pictures if they are wanted."""
+    marks = ', '.join('?' * len(entries))
+    rows = connection.execute(f'SELECT id, pose, {"thumbnail" if thumbnails else "NULL"} FROM details '
+                              f'WHERE id IN ({marks})', [entry.entry_id for entry in entries])
+    details = {entry_id: {'pose': pose(pose), 'thumbnail': thumbnail or b''} for entry_id, pose, thumbnail in rows}
+    return [replace(entry, **details.get(entry.entry_id, {})) for entry in entries]
+
+
+def pose_text(pose: Pose | None) -> str | None:
+    return None if pose is None else json.dumps([clean(pose.frame), *pose.position, *pose.orientation])
+
+
+def pose(text: str | None) -> Pose | None:
+    if text is None:
+        return None
+    frame, *numbers = json.loads(text)
+    return Pose(frame, tuple(numbers[:3]), tuple(numbers[3:]))
+
+
+def id_of(connection: sqlite3.Connection, query: str, value: int) -> int | None:
+    row = connection.execute(query, (value,)).fetchone()
+    return row and row[0]
+
+
+def identity(path: Path) -> tuple[int, int] | None:
+    """Return what tells the file at a path from any other; None when there is none, or it cannot be looked at."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def match_all(words: str) -> str:
+    """Return an FTS5 expression that asks for every word: each is quoted, so that nothing in it is an operator."""
+    quoted = ['"' + word.replace('"', '""') + '"' for word in clean(words).split()]
+    if len(quoted) > MOST_WORDS:
+        raise MemoryStoreError(f'{len(quoted)} words are too many to search for: at most {MOST_WORDS}')
+    return ' '.join(quoted)
+
+
+def clean(text: str) -> str:
+    """Return text that UTF-8 can carry: pairs of surrogates joined, lone ones and NUL replaced by U+FFFD."""
+    return text.encode('utf-16-le', 'surrogatepass').decode('utf-16-le', 'replace').replace('\0', '\ufffd')
+
+
+def int64(name: str, value: int) -> int:
+    """Return the value as a plain int (SQLite would store NumPy's as bytes)."""
+    value = operator.index(value)
+    if not INT64[0] <= value <= INT64[1]:
+        raise MemoryStoreError(f'{name} {value} does not fit into 64 bits')
+    return value
