@@ -1,0 +1,1 @@
+"""Compares the outputs in two recordings: actions, texts, memory, timing. No ROS here."""
