@@ -47,6 +47,9 @@ def dense(cache, layer, slot, q, position):
 BATCHES = {
     'one branch': ([7], [(0, 3)], [0], [1]),
     'several on one frame': ([9], [(0, 0), (0, 5), (0, 2)], [0, 1, 2], [1, 1, 1]),
+    'frames of one length': ([9, 9, 9], [(2, 1), (1, 5), (2, 2), (0, 9), (2, 0)], [0, 1, 2, 3, 4], [1] * 5),
+    'a hole between frames': ([9, 9, 9], [(2, 1), (0, 5), (1, 2), (0, 9)], [0, 1, 3], [1] * 3),
+    'prompts on frames of one length': ([9, 9], [(1, 1), (0, 0)], [0, 1], [4, 2]),
     'several frames': ([9, 4, 20], [(0, 1), (1, 5), (2, 2), (0, 9), (1, 0)], [0, 1, 2, 3, 4], [1] * 5),
     'holes between slots': ([9, 4], [(0, 1), (1, 5), (0, 2), (1, 9), (0, 3), (1, 1)], [0, 2, 3, 5], [1] * 4),
     'ragged prompts': ([6, 3], [(0, 0), (1, 0), (0, 4)], [0, 1, 2], [5, 1, 3]),
@@ -61,15 +64,15 @@ def test_two_parts_equal_dense_attention(either_path, name):
     cache, slots = filled_cache(frame_lengths, branches)
     slots = [slots[row] for row in rows]
     width = max(counts)
-    q = torch.randn((len(slots), KV_HEADS, GROUPS, width, HEAD_DIM), generator=torch.Generator().manual_seed(1)) * 2
+    q = torch.randn((len(slots), KV_HEADS, width, GROUPS, HEAD_DIM), generator=torch.Generator().manual_seed(1)) * 2
     batch = make_batch(cache, slots, counts, GROUPS, torch.float32)
     for layer in range(2):
         out = attend_branches(q.flatten(2, 3), cache, layer, batch).view_as(q)
         for row, (slot, count) in enumerate(zip(slots, counts)):
             for group in range(GROUPS):
                 for i in range(count):
-                    expected = dense(cache, layer, slot, q[row, :, group, i], cache.branches[slot].length + i)
-                    torch.testing.assert_close(out[row, :, group, i].double(), expected, rtol=1e-5, atol=1e-5)
+                    expected = dense(cache, layer, slot, q[row, :, i, group], cache.branches[slot].length + i)
+                    torch.testing.assert_close(out[row, :, i, group].double(), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_merge_holds_when_one_part_outweighs_the_other_by_far(either_path):
@@ -125,10 +128,28 @@ def test_slots_that_do_not_ascend_are_refused(slots):
         make_batch(cache, slots, [1] * len(slots), GROUPS, torch.float32)
 
 
-def test_batch_of_neighbours_is_one_view_and_of_one_frame_one_group():
+def test_batch_of_neighbours_is_one_view():
     cache, slots = filled_cache([3, 3], [(0, 1), (0, 1), (0, 1), (1, 1), (1, 1)])
-    batch = make_batch(cache, slots[:3], [1] * 3, GROUPS, torch.float32)
-    assert (batch.runs, len(batch.groups)) == (((0, 0, 3),), 1)
-    batch = make_batch(cache, [0, 1, 3, 4], [1] * 4, GROUPS, torch.float32)
-    assert batch.runs == ((0, 0, 2), (2, 3, 2))
-    assert [rows.tolist() for _, _, rows in batch.groups] == [[0, 1], [2, 3]]
+    assert make_batch(cache, slots[:3], [1] * 3, GROUPS, torch.float32).runs == ((0, 0, 3),)
+    assert make_batch(cache, [0, 1, 3, 4], [1] * 4, GROUPS, torch.float32).runs == ((0, 0, 2), (2, 3, 2))
+
+
+def stretches(frame_lengths, on_frames):
+    cache, slots = filled_cache(frame_lengths, [(frame, 1) for frame in on_frames])
+    batch = make_batch(cache, slots, [1] * len(slots), GROUPS, torch.float32)
+    return [(s.first, s.frames, s.places, None if s.take is None else s.take.tolist(), s.rows.tolist(), s.put.tolist())
+            for s in batch.stretches]
+
+
+def test_branches_of_one_frame_read_its_prefix_once():
+    assert stretches([3], [0, 0, 0]) == [(0, 1, 3, None, [0, 1, 2], [0, 1, 2])]
+
+
+def test_frames_of_one_length_are_read_in_one_call():
+    assert stretches([3, 3, 3], [0, 1, 2]) == [(0, 3, 1, None, [0, 1, 2], [0, 1, 2])]
+    assert stretches([3, 3, 3], [2, 0, 2]) == [(0, 3, 2, [1, 0, 0, 0, 0, 2], [0, 1, 2], [4, 0, 5])]
+
+
+def test_frames_of_other_lengths_or_far_apart_are_read_alone():
+    assert stretches([3, 5], [1, 0]) == [(0, 1, 1, [1], [1], [0]), (1, 1, 1, [0], [0], [0])]
+    assert [stretch[0] for stretch in stretches([3] * 6, [0, 5])] == [0, 5]

@@ -113,8 +113,9 @@ class UnifiedKVCache:
     """
     K and V of all frames and branches.
 
-    `frame_k`, `frame_v`: [layers, frames, kv_heads, frame_tokens + scratch_tokens, head_dim].
-    `branch_k`, `branch_v`: [layers, branches, kv_heads, branch_tokens, head_dim].
+    `frame_kv`: [layers, 2, frames, kv_heads, frame_tokens + scratch_tokens, head_dim], keys, then values.
+    `branch_kv`: [layers, 2, branches, kv_heads, branch_tokens, head_dim].
+    `frame_k`, `frame_v`, `branch_k`, `branch_v`: views of these without the second axis.
     `extras[name]`: [frames, ...].
 
     :param budget_mib: refuse, before allocating, when both pools need more than this many MiB; None is no limit.
@@ -127,17 +128,19 @@ class UnifiedKVCache:
         if spec.total_bytes() > self.budget_bytes:
             raise ConfigError(_over_budget(spec, self.budget_bytes))
         kind = {'dtype': spec.dtype, 'device': spec.device}
-        frame_shape = (spec.layers, spec.frames, spec.kv_heads, spec.frame_tokens + spec.scratch_tokens, spec.head_dim)
-        branch_shape = (spec.layers, spec.branches, spec.kv_heads, spec.branch_tokens, spec.head_dim)
+        frame_shape = (spec.layers, 2, spec.frames, spec.kv_heads, spec.frame_tokens + spec.scratch_tokens,
+                       spec.head_dim)
+        branch_shape = (spec.layers, 2, spec.branches, spec.kv_heads, spec.branch_tokens, spec.head_dim)
         try:
             # Zeros, not empty: an unwritten NaN times a masked weight of zero would still be NaN.
-            self.frame_k, self.frame_v = torch.zeros(frame_shape, **kind), torch.zeros(frame_shape, **kind)
-            self.branch_k, self.branch_v = torch.zeros(branch_shape, **kind), torch.zeros(branch_shape, **kind)
+            self.frame_kv, self.branch_kv = torch.zeros(frame_shape, **kind), torch.zeros(branch_shape, **kind)
             self.extras = {name: torch.zeros((spec.frames, *extra.shape), dtype=extra.dtype, device=spec.device)
                            for name, extra in spec.extras.items()}
         except RuntimeError as error:
             raise ConfigError(f'KV cache of {spec.total_bytes() / MIB:.1f} MiB does not fit into the memory of device '
                               f'{spec.device}: lower kv_budget_mib, max_branches or branch_tokens') from error
+        self.frame_k, self.frame_v = self.frame_kv.unbind(1)
+        self.branch_k, self.branch_v = self.branch_kv.unbind(1)
         self.frames = [FrameState() for _ in range(spec.frames)]
         self.branches = [BranchState() for _ in range(spec.branches)]
         # Lowest slot first: running branches gather at the front, where a batch is a view of the pool.
@@ -208,8 +211,7 @@ class UnifiedKVCache:
         """
         frame = self._used_branch(slot).frame
         if wipe:
-            self.branch_k[:, slot] = 0
-            self.branch_v[:, slot] = 0
+            self.branch_kv[:, :, slot] = 0
         self.branches[slot] = BranchState()
         heapq.heappush(self._free_branches, slot)
         self.release_frame(frame)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from oxygen_ros.engine.kv_cache import UnifiedKVCache
 from oxygen_ros.models.gemma import GemmaConfig
-from oxygen_ros.models.layers import modulated_norm, rotary_table, rotate, time_embedding
+from oxygen_ros.models.layers import (Activation, GatedLinear, Linear, full_turn, modulated_norm, rotary_table, rotate_,
+                                      time_embedding)
 from oxygen_ros.models.realtime_chunking import ChunkingMethod, PreviousChunk
 
 
@@ -18,11 +21,26 @@ class ExpertLayer(nn.Module):
     def __init__(self, config: GemmaConfig) -> None:
         super().__init__()
         self.modulation1 = nn.Linear(config.width, 3 * config.width)
-        self.qkv = nn.Linear(config.width, config.qkv_width, bias=False)
-        self.out = nn.Linear(config.heads * config.head_dim, config.width, bias=False)
+        self.qkv = Linear(config.width, config.qkv_width, bias=False)
+        self.out = Linear(config.heads * config.head_dim, config.width, bias=False)
         self.modulation2 = nn.Linear(config.width, 3 * config.width)
-        self.gate_up = nn.Linear(config.width, 2 * config.mlp, bias=False)
-        self.down = nn.Linear(config.mlp, config.width, bias=False)
+        self.gate_up = GatedLinear(config.width, config.mlp, Activation.GELU)
+        self.down = Linear(config.mlp, config.width, bias=False)
+
+
+@dataclass(frozen=True)
+class Place:
+    """
+    Where a chunk stands: what the steps share.
+
+    :param cos, sin: tables of `full_turn` for its positions, [horizon, 1, head_dim].
+    :param layers: per layer, views of the frame's slot: where its own keys and values go, [2, kv_heads, horizon,
+        head_dim], and the keys and values that it sees, prefix and own, [1, kv_heads, tokens, head_dim].
+    """
+
+    cos: torch.Tensor
+    sin: torch.Tensor
+    layers: tuple[tuple[torch.Tensor, torch.Tensor, torch.Tensor], ...]
 
 
 class ActionExpert(nn.Module):
@@ -54,7 +72,8 @@ class ActionExpert(nn.Module):
 
     def modulation(self, t: float) -> list[torch.Tensor]:
         """
-        Return what every norm needs at flow time t, float32 [width] each: 1 + scale, shift, gate, norm after norm.
+        Return what every norm needs at flow time t, [width] each: 1 + scale, shift, gate, norm after norm; float32, but
+        for the gates, which are in the dtype of the layers.
 
         It depends on t alone, so that a step schedule is computed once, not once per chunk: in full-size π0.5 these
         layers are 27 % of the expert's weights.
@@ -64,7 +83,7 @@ class ActionExpert(nn.Module):
         result = []
         for linear in dense:
             scale, shift, gate = linear(condition).float().chunk(3)
-            result += [1 + scale, shift, gate]
+            result += [1 + scale, shift, gate.to(self.layers[0].qkv.weight.dtype)]
         return result
 
     def denoise(self, noise: torch.Tensor, cache: UnifiedKVCache, frame: int, steps: int,
@@ -82,12 +101,12 @@ class ActionExpert(nn.Module):
             self._schedules[steps] = [self.modulation(1.0 - step / steps) for step in range(steps)]
         if previous is not None and previous.method is ChunkingMethod.TRAINED:
             return self._denoise_behind(previous, noise, cache, frame, steps)
-        x = noise
+        x, place = noise, self.place(cache, frame)
         for step, modulation in enumerate(self._schedules[steps]):
-            velocity = self.velocity(x, modulation, cache, frame)
+            velocity = self.velocity(x, modulation, cache, frame, place)
             if previous is not None:
                 velocity = previous.guide(velocity, x, 1.0 - step / steps)
-            x = x - velocity / steps
+            x = torch.sub(x, velocity, alpha=1 / steps)
         return x
 
     def _denoise_behind(self, previous: PreviousChunk, noise: torch.Tensor, cache: UnifiedKVCache, frame: int,
@@ -96,40 +115,44 @@ class ActionExpert(nn.Module):
         fixed = torch.arange(self.horizon, device=noise.device).unsqueeze(-1) < previous.delay
         actions = previous.padded(self.horizon)
         over = self.modulation(0.0)
-        x = torch.where(fixed, actions, noise)
+        x, place = torch.where(fixed, actions, noise), self.place(cache, frame)
         for modulation in self._schedules[steps]:
             mixed = [torch.where(fixed, end, now) for end, now in zip(over, modulation)]
-            x = torch.where(fixed, actions, x - self.velocity(x, mixed, cache, frame) / steps)
+            x = torch.where(fixed, actions, x - self.velocity(x, mixed, cache, frame, place) / steps)
         return x
 
+    def place(self, cache: UnifiedKVCache, frame: int) -> Place:
+        """Return where the chunk stands in a frame's slot."""
+        state, dtype = cache.frames[frame], cache.spec.dtype
+        first, end = state.next_position, state.length + self.horizon
+        cos, sin = (table[first:first + self.horizon].to(dtype) for table in (self.cos, self.sin))
+        seen = cache.frame_kv[:, :, frame, :, :end].unsqueeze(2)
+        return Place(*full_turn(cos, sin), tuple((kv[:, 0, :, state.length:], *kv) for kv in seen))
+
     def velocity(self, x: torch.Tensor, modulation: list[torch.Tensor], cache: UnifiedKVCache, frame: int,
-                 ) -> torch.Tensor:
+                 place: Place | None = None) -> torch.Tensor:
         """
         Return the velocity float32 [horizon, action_dim] of the sample x at the flow time of `modulation`.
 
         :param modulation: see `modulation`; [width] each, or [horizon, width] for a time of its own for each action.
+        :param place: of the frame, when several steps share it.
         """
-        c = self.config
-        state = cache.frames[frame]
-        end = state.length + self.horizon
-        first = state.next_position
-        dtype = self.layers[0].qkv.weight.dtype
-        cos, sin = self.cos[first:first + self.horizon].to(dtype), self.sin[first:first + self.horizon].to(dtype)
-        h = self.action_in(x.to(self.action_in.weight.dtype)).to(dtype)
+        c, horizon = self.config, self.horizon
+        place = place or self.place(cache, frame)
+        h = self.action_in(x.to(self.action_in.weight.dtype)).to(place.cos.dtype)
         parts = iter(modulation)
-        for number, layer in enumerate(self.layers):
-            scale, shift, gate = next(parts), next(parts), next(parts).to(dtype)
-            qkv = layer.qkv(modulated_norm(h, scale, shift)).view(self.horizon, -1, c.head_dim)
-            qk = rotate(qkv[:, :c.heads + c.kv_heads], cos, sin)
-            keys, values = cache.frame_k[number, frame, :, :end], cache.frame_v[number, frame, :, :end]
-            keys[:, state.length:].copy_(qk[:, c.heads:].transpose(0, 1))
-            values[:, state.length:].copy_(qkv[:, c.heads + c.kv_heads:].transpose(0, 1))
-            q = qk[:, :c.heads].view(self.horizon, c.kv_heads, c.groups, c.head_dim).permute(1, 2, 0, 3).flatten(1, 2)
-            out = F.scaled_dot_product_attention(q.unsqueeze(0), keys.unsqueeze(0), values.unsqueeze(0))
-            out = out.view(c.heads, self.horizon, c.head_dim).transpose(0, 1).flatten(1)
+        for layer, (scratch, keys, values) in zip(self.layers, place.layers):
+            scale, shift, gate = next(parts), next(parts), next(parts)
+            qkv = layer.qkv(modulated_norm(h, scale, shift)).view(horizon, -1, c.head_dim)
+            rotate_(qkv[:, :c.heads + c.kv_heads], place.cos, place.sin)
+            scratch.copy_(qkv[:, c.heads:].unflatten(1, (2, c.kv_heads)).permute(1, 2, 0, 3))
+            # Query heads of one key head are rows of one query: [kv_heads, horizon * groups, head_dim].
+            q = qkv[:, :c.heads].reshape(horizon, c.kv_heads, c.groups, c.head_dim).transpose(0, 1).reshape(
+                1, c.kv_heads, horizon * c.groups, c.head_dim)
+            out = F.scaled_dot_product_attention(q, keys, values)
+            out = out.view(c.kv_heads, horizon, c.groups * c.head_dim).transpose(0, 1).reshape(horizon, -1)
             h = torch.addcmul(h, layer.out(out), gate)
-            scale, shift, gate = next(parts), next(parts), next(parts).to(dtype)
-            gated, up = layer.gate_up(modulated_norm(h, scale, shift)).chunk(2, dim=-1)
-            h = torch.addcmul(h, layer.down(F.gelu(gated, approximate='tanh') * up), gate)
+            scale, shift, gate = next(parts), next(parts), next(parts)
+            h = torch.addcmul(h, layer.down(layer.gate_up(modulated_norm(h, scale, shift))), gate)
         h = modulated_norm(h, next(parts), next(parts))
         return self.action_out(h.to(self.action_out.weight.dtype)).float()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +11,9 @@ from torch import nn
 
 from oxygen_ros.engine.attention import BranchBatch, attend_branches, make_batch
 from oxygen_ros.engine.kv_cache import UnifiedKVCache
-from oxygen_ros.models.layers import rms_norm, rotary_table, rotate
+from oxygen_ros.models.layers import Activation, GatedLinear, Linear, full_turn, rms_norm, rotary_table, rotate_
+
+HEAD_ROWS = 8192  # of a head in bfloat16 that are widened at a time
 
 
 @dataclass(frozen=True)
@@ -44,29 +46,34 @@ class GemmaConfig:
 class GemmaLayer(nn.Module):
     """Weights of one layer; query, key and value projections are fused, gate and up too."""
 
+    activation = Activation.GELU
+
     def __init__(self, config: GemmaConfig) -> None:
         super().__init__()
         self.config = config
         self.norm1 = nn.Parameter(torch.ones(config.width), requires_grad=False)
-        self.qkv = nn.Linear(config.width, config.qkv_width, bias=False)
-        self.out = nn.Linear(config.heads * config.head_dim, config.width, bias=False)
+        self.qkv = Linear(config.width, config.qkv_width, bias=False)
+        self.out = Linear(config.heads * config.head_dim, config.width, bias=False)
         self.norm2 = nn.Parameter(torch.ones(config.width), requires_grad=False)
-        self.gate_up = nn.Linear(config.width, 2 * config.mlp, bias=False)
-        self.down = nn.Linear(config.mlp, config.width, bias=False)
+        self.gate_up = GatedLinear(config.width, config.mlp, self.activation)
+        self.down = Linear(config.mlp, config.width, bias=False)
 
-    def project(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor,
-                ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """[..., width] -> q [..., heads, head_dim], k and v [..., kv_heads, head_dim]; q and k are rotated."""
+    def project(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """
+        Return queries, and keys and values; queries and keys are rotated.
+
+        :param x: [rows, width]. :param cos, sin: tables of `full_turn`, [rows, 1, head_dim].
+        :returns: q [rows, heads, head_dim]; [rows, 2, kv_heads, head_dim], keys, then values.
+        """
         c = self.config
-        qkv = self.qkv(rms_norm(x, self.norm1)).unflatten(-1, (c.heads + 2 * c.kv_heads, c.head_dim))
-        qk = rotate(qkv[..., :c.heads + c.kv_heads, :], cos, sin)
-        return qk[..., :c.heads, :], qk[..., c.heads:, :], qkv[..., c.heads + c.kv_heads:, :]
+        qkv = self.qkv(rms_norm(x, self.norm1)).view(len(x), -1, c.head_dim)
+        rotate_(qkv[:, :c.heads + c.kv_heads], cos, sin)
+        return qkv[:, :c.heads], qkv[:, c.heads:].unflatten(1, (2, c.kv_heads))
 
     def finish(self, x: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
-        """Add attention output [..., heads * head_dim] and the MLP to the residual stream [..., width]."""
-        x = x + self.out(attended)
-        gate, up = self.gate_up(rms_norm(x, self.norm2)).chunk(2, dim=-1)
-        return x + self.down(F.gelu(gate, approximate='tanh') * up)
+        """Add attention output [rows, heads * head_dim] and the MLP to the residual stream [rows, width]."""
+        x = self.out.add_to(x, attended)
+        return self.down.add_to(x, self.gate_up(rms_norm(x, self.norm2)))
 
 
 class GemmaDecoder(nn.Module):
@@ -81,6 +88,7 @@ class GemmaDecoder(nn.Module):
         super().__init__()
         self.config = config
         self.embedding = nn.Embedding(vocabulary, config.width)
+        self.head = Head(self.embedding)
         self.layers = nn.ModuleList(layer(config) for _ in range(config.depth))
         self.norm = nn.Parameter(torch.ones(config.width), requires_grad=False)
         cos, sin = rotary_table(positions, config.head_dim, theta)
@@ -93,7 +101,11 @@ class GemmaDecoder(nn.Module):
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Final norm and tied head: [..., width] before the final norm -> float32 [..., vocabulary]."""
-        return F.linear(rms_norm(hidden, self.norm), self.embedding.weight).float()
+        return self.head(rms_norm(hidden.float(), self.norm))
+
+    def turn(self, positions: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return cos and sin of positions int64 [rows], as `full_turn` gives them, [rows, 1, head_dim]."""
+        return full_turn(self.cos[positions].to(dtype), self.sin[positions].to(dtype))
 
     def prefill(self, x: torch.Tensor, cache: UnifiedKVCache, frame: int, mask: torch.Tensor | None = None,
                 all_hidden: bool = False) -> torch.Tensor:
@@ -109,71 +121,96 @@ class GemmaDecoder(nn.Module):
         """
         c = self.config
         tokens = x.shape[0]
-        cos, sin = self.cos[:tokens].to(x.dtype), self.sin[:tokens].to(x.dtype)
+        cos, sin = full_turn(self.cos[:tokens].to(x.dtype), self.sin[:tokens].to(x.dtype))
+        row_mask = _per_head(mask, c.groups)
         for number, layer in enumerate(self.layers):
-            q, k, v = layer.project(x, cos, sin)
-            keys, values = cache.frame_k[number, frame, :, :tokens], cache.frame_v[number, frame, :, :tokens]
-            keys.copy_(k.transpose(0, 1))
-            values.copy_(v.transpose(0, 1))
+            q, kv = layer.project(x, cos, sin)
+            written = cache.frame_kv[number, :, frame, :, :tokens]
+            written.copy_(kv.permute(1, 2, 0, 3))
             if number == c.depth - 1 and not all_hidden:
-                q, x = q[-1:], x[-1:]
-                mask = None if mask is None else mask[:, -1:]
+                q, x, row_mask = q[-1:], x[-1:], _per_head(None if mask is None else mask[:, -1:], c.groups)
             rows = q.shape[0]
-            # Query heads of one key head are rows of one query: [kv_heads, groups * rows, head_dim].
-            grouped = q.view(rows, c.kv_heads, c.groups, c.head_dim).permute(1, 2, 0, 3).flatten(1, 2)
-            row_mask = None if mask is None else mask.repeat(1, c.groups, 1).unsqueeze(0)
-            out = F.scaled_dot_product_attention(grouped.unsqueeze(0), keys.unsqueeze(0), values.unsqueeze(0), row_mask)
-            x = layer.finish(x, out.view(c.heads, rows, c.head_dim).transpose(0, 1).flatten(1))
+            # Query heads of one key head are rows of one query: [kv_heads, rows * groups, head_dim].
+            grouped = q.reshape(rows, c.kv_heads, c.groups, c.head_dim).transpose(0, 1).reshape(
+                1, c.kv_heads, rows * c.groups, c.head_dim)
+            keys, values = written.unsqueeze(1)
+            out = F.scaled_dot_product_attention(grouped, keys, values, row_mask)
+            x = layer.finish(x, out.view(c.kv_heads, rows, c.groups * c.head_dim).transpose(0, 1).reshape(rows, -1))
         return x if all_hidden else x[0]
 
     def extend(self, cache: UnifiedKVCache, slots: Sequence[int], tokens: Sequence[Sequence[int]]) -> torch.Tensor:
         """Add tokens to branches; see `VLAModel.extend`. Returns logits float32 [branches, vocabulary]."""
-        device = self.embedding.weight.device
+        c, device = self.config, self.embedding.weight.device
         counts = [len(row) for row in tokens]
-        width = max(counts)
-        x = self.embed(torch.tensor([[*row, *[0] * (width - len(row))] for row in tokens], device=device))
-        batch = make_batch(cache, slots, counts, self.config.groups, x.dtype)
+        branches, width = len(slots), max(counts)
+        dtype = cache.spec.dtype
+        batch = make_batch(cache, slots, counts, c.groups, dtype)
+        starts = [cache.next_position(slot) for slot in slots]
         # Positions of padding may run past the table: clamp, they are never read.
-        starts = torch.tensor([cache.next_position(slot) for slot in slots], device=device)
-        positions = (starts[:, None] + torch.arange(width, device=device)).clamp_(max=self.cos.shape[0] - 1)
-        cos, sin = self.cos[positions].to(x.dtype), self.sin[positions].to(x.dtype)
-        writes = _write_index(cache, slots, counts, device)
+        most = self.cos.shape[0] - 1
+        ids, positions = torch.tensor([
+            [token for row in tokens for token in (*row, *[0] * (width - len(row)))],
+            [min(start + column, most) for start in starts for column in range(width)]]).to(device)
+        x = self.embed(ids)
+        cos, sin = self.turn(positions, dtype)
+        given, slot, place = _writes(cache, slots, counts, device)
+        put = torch.ops.aten.index_put_  # as pool[:, slot, :, place] = ..., at half the cost
         for number, layer in enumerate(self.layers):
-            q, k, v = layer.project(x, cos, sin)
-            row, column, slot, token = writes
-            cache.branch_k[number][slot, :, token] = k[row, column]
-            cache.branch_v[number][slot, :, token] = v[row, column]
-            if number == self.config.depth - 1 and width > 1:
+            q, kv = layer.project(x, cos, sin)
+            put(cache.branch_kv[number], (None, slot, None, place), kv if given is None else kv[given])
+            q = q.view(branches, width, c.kv_heads, c.groups, c.head_dim)
+            if number == c.depth - 1 and width > 1:
                 # Only the last new token of each branch is read: mask rows of the others go with it.
                 last = torch.tensor(counts, device=device) - 1
-                rows = torch.arange(len(slots), device=device)
-                q, x = q[rows, last].unsqueeze(1), x[rows, last].unsqueeze(1)
+                rows = torch.arange(branches, device=device)
+                q, x = q[rows, last].unsqueeze(1), x[rows * width + last]
                 batch = _last_rows(batch, last, width)
-            x = layer.finish(x, self._attend(q, cache, number, batch))
+            q = q.transpose(1, 2).flatten(2, 3)
+            out = attend_branches(q, cache, number, batch).unflatten(2, (-1, c.groups)).transpose(1, 2)
+            x = layer.finish(x, out.reshape(len(x), -1))
         for slot_number, count in zip(slots, counts):
             cache.advance_branch(slot_number, count)
-        return self.logits(x[:, 0])
-
-    def _attend(self, q: torch.Tensor, cache: UnifiedKVCache, layer: int, batch: BranchBatch) -> torch.Tensor:
-        c = self.config
-        branches, width = q.shape[:2]
-        grouped = q.view(branches, width, c.kv_heads, c.groups, c.head_dim).permute(0, 2, 3, 1, 4).flatten(2, 3)
-        out = attend_branches(grouped, cache, layer, batch)
-        out = out.view(branches, c.kv_heads, c.groups, width, c.head_dim).permute(0, 3, 1, 2, 4)
-        return out.reshape(branches, width, c.heads * c.head_dim)
+        return self.logits(x)
 
 
-def _write_index(cache: UnifiedKVCache, slots: Sequence[int], counts: Sequence[int], device: torch.device,
-                 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return (row, column) of every new token in the batch and (slot, token) of its place in the branch pool."""
-    places = [(row, column, slot, cache.branches[slot].length + column)
+class Head(nn.Module):
+    """
+    Output head tied with the embedding. Its logits are float32 whatever the weights are: rounded to bfloat16, the two
+    best of many would often be equal.
+    """
+
+    def __init__(self, embedding: nn.Embedding) -> None:
+        super().__init__()
+        self._tied = (embedding,)  # in a tuple: its parameter is the embedding's, not one more
+
+    def forward(self, normed: torch.Tensor) -> torch.Tensor:
+        """float32 [..., width] -> float32 [..., vocabulary]."""
+        weight = self._tied[0].weight
+        if weight.dtype is torch.float32:
+            return F.linear(normed, weight)
+        if weight.device.type == 'cuda':
+            rows = normed.reshape(-1, weight.shape[1]).to(weight.dtype)
+            return torch.mm(rows, weight.t(), out_dtype=torch.float32).view(*normed.shape[:-1], -1)
+        # Part by part: all of it in float32 would take twice the memory of the embedding.
+        return torch.cat([F.linear(normed, part.float()) for part in weight.split(HEAD_ROWS)], dim=-1)
+
+
+def _writes(cache: UnifiedKVCache, slots: Sequence[int], counts: Sequence[int], device: torch.device,
+            ) -> tuple[torch.Tensor | None, torch.Tensor, torch.Tensor]:
+    """Return which rows of the padded batch are given (None: all), and the (slot, token) of each in the pool."""
+    width = max(counts)
+    places = [(row * width + column, slot, cache.branches[slot].length + column)
               for row, (slot, count) in enumerate(zip(slots, counts)) for column in range(count)]
-    return tuple(torch.tensor(column, device=device) for column in zip(*places))
+    given, slot, token = torch.tensor(list(zip(*places))).to(device)
+    return None if len(places) == len(slots) * width else given, slot, token
+
+
+def _per_head(mask: torch.Tensor | None, groups: int) -> torch.Tensor | None:
+    """[1, rows, tokens] -> [1, 1, rows * groups, tokens]."""
+    return None if mask is None else mask.repeat_interleave(groups, dim=1).unsqueeze(0)
 
 
 def _last_rows(batch: BranchBatch, last: torch.Tensor, width: int) -> BranchBatch:
     """Return the batch whose only query per branch and head is the last new token."""
-    groups = batch.mask.shape[2] // width
-    mask = batch.mask.unflatten(2, (groups, width))
-    mask = mask[torch.arange(len(last), device=last.device), :, :, last]
-    return BranchBatch(batch.slots, batch.runs, batch.groups, batch.tokens, mask)
+    mask = batch.mask.unflatten(2, (width, -1))
+    return replace(batch, mask=mask[torch.arange(len(last), device=last.device), :, last])

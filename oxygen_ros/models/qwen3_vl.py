@@ -16,7 +16,7 @@ from torch import nn
 
 from oxygen_ros.engine.kv_cache import UnifiedKVCache
 from oxygen_ros.models.gemma import GemmaConfig, GemmaDecoder, GemmaLayer
-from oxygen_ros.models.layers import rms_norm, rotate
+from oxygen_ros.models.layers import Activation, full_turn, rms_norm, rotate_
 
 
 @dataclass(frozen=True)
@@ -42,24 +42,20 @@ class QwenConfig(GemmaConfig):
 class QwenLayer(GemmaLayer):
     """Weights of one layer: those of Gemma's, and norms of queries and keys."""
 
+    activation = Activation.SILU
+
     def __init__(self, config: GemmaConfig) -> None:
         super().__init__(config)
         self.q_norm = nn.Parameter(torch.ones(config.head_dim), requires_grad=False)
         self.k_norm = nn.Parameter(torch.ones(config.head_dim), requires_grad=False)
 
-    def project(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor,
-                ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def project(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """As Gemma's, with q and k normalised per head before they are rotated."""
         c = self.config
-        qkv = self.qkv(rms_norm(x, self.norm1)).unflatten(-1, (c.heads + 2 * c.kv_heads, c.head_dim))
-        q, k, v = qkv.split((c.heads, c.kv_heads, c.kv_heads), dim=-2)
-        return rotate(rms_norm(q, self.q_norm), cos, sin), rotate(rms_norm(k, self.k_norm), cos, sin), v
-
-    def finish(self, x: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
-        """As Gemma's, with SiLU."""
-        x = x + self.out(attended)
-        gate, up = self.gate_up(rms_norm(x, self.norm2)).chunk(2, dim=-1)
-        return x + self.down(F.silu(gate) * up)
+        qkv = self.qkv(rms_norm(x, self.norm1)).view(len(x), -1, c.head_dim)
+        q, k, v = qkv.split((c.heads, c.kv_heads, c.kv_heads), dim=1)
+        q, k = rotate_(rms_norm(q, self.q_norm), cos, sin), rotate_(rms_norm(k, self.k_norm), cos, sin)
+        return q, torch.stack((k, v), dim=1)
 
 
 class QwenDecoder(GemmaDecoder):
@@ -89,14 +85,14 @@ class QwenDecoder(GemmaDecoder):
         :returns: [width], the last token's hidden state before the final norm.
         """
         tokens = len(x)
-        cos, sin = (table.to(x.dtype) for table in self.rotary(positions))
+        cos, sin = full_turn(*(table.to(x.dtype) for table in self.rotary(positions)))
         for number, layer in enumerate(self.layers):
             if captured is not None:
                 captured.append(x)
-            q, k, v = layer.project(x, cos, sin)
-            keys, values = cache.frame_k[number, frame, :, :tokens], cache.frame_v[number, frame, :, :tokens]
-            keys.copy_(k.transpose(0, 1))
-            values.copy_(v.transpose(0, 1))
+            q, kv = layer.project(x, cos, sin)
+            written = cache.frame_kv[number, :, frame, :, :tokens]
+            written.copy_(kv.permute(1, 2, 0, 3))
+            keys, values = written
             last = number == self.config.depth - 1 and captured is None
             if last:
                 q, x = q[-1:], x[-1:]

@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from oxygen_ros.models.layers import Linear
+
 
 @dataclass(frozen=True)
 class VisionConfig:
@@ -38,20 +40,19 @@ class VisionLayer(nn.Module):
         super().__init__()
         self.heads = config.heads
         self.norm1 = nn.LayerNorm(config.width, eps=1e-6)
-        self.qkv = nn.Linear(config.width, 3 * config.width)
-        self.out = nn.Linear(config.width, config.width)
+        self.qkv = Linear(config.width, 3 * config.width)
+        self.out = Linear(config.width, config.width)
         self.norm2 = nn.LayerNorm(config.width, eps=1e-6)
-        self.fc1 = nn.Linear(config.width, config.mlp)
-        self.fc2 = nn.Linear(config.mlp, config.width)
+        self.fc1 = Linear(config.width, config.mlp)
+        self.fc2 = Linear(config.mlp, config.width)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[images, tokens, width] -> the same."""
-        images, tokens, width = x.shape
-        qkv = self.qkv(self.norm1(x)).view(images, tokens, 3, self.heads, width // self.heads)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
-        attended = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(images, tokens, width)
-        x = x + self.out(attended)
-        return x + self.fc2(F.gelu(self.fc1(self.norm2(x)), approximate='tanh'))
+    def forward(self, x: torch.Tensor, images: int) -> torch.Tensor:
+        """[images * tokens, width] -> the same."""
+        qkv = self.qkv(self.norm1(x)).view(images, -1, 3, self.heads, x.shape[-1] // self.heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)
+        attended = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(x.shape)
+        x = self.out.add_to(x, attended)
+        return self.fc2.add_to(x, self.fc1.activated(self.norm2(x)))
 
 
 class VisionTower(nn.Module):
@@ -75,7 +76,8 @@ class VisionTower(nn.Module):
         """
         embedded = self.patch_embedding(pixels.to(self.patch_embedding.weight.dtype))
         x = embedded.flatten(2).transpose(1, 2) + self.position_embedding
-        x = x.to(self.projector.weight.dtype)  # the embeddings may be kept in float32
+        images = len(x)
+        x = x.to(self.post_norm.weight.dtype).flatten(0, 1)  # the embeddings may be kept in float32
         for layer in self.layers:
-            x = layer(x)
-        return self.projector(self.post_norm(x))
+            x = layer(x, images)
+        return self.projector(self.post_norm(x)).unflatten(0, (images, -1))
