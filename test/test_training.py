@@ -1,0 +1,159 @@
+"""Training: it learns, goes on exactly where it was ended, and writes checkpoints that load."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from training_data import BATCH, CAMERAS, JOINTS, make_dataset, write_files
+
+from oxygen_ros.errors import ConfigError
+from oxygen_ros.models.checkpoint_statistics import read_statistics
+from oxygen_ros.models.registry import LoadOptions, load_model, read_model_file
+from oxygen_ros.robot.robot_file import load_robot
+from oxygen_ros.training.batches import choose_frames, generator, pack
+from oxygen_ros.training.export import export
+from oxygen_ros.training.packed import NO_TARGET, PackedForward
+from oxygen_ros.training.run_folder import RunFolder
+from oxygen_ros.training.trainer import Trainer, learning_rate
+
+
+@pytest.fixture(scope='module')
+def dataset(tmp_path_factory):
+    return make_dataset(tmp_path_factory.mktemp('data'))
+
+
+def trainer(dataset, folder, held_out=None, **changes):
+    folder.mkdir(exist_ok=True)
+    config = write_files(folder.parent, **changes)
+    run = RunFolder(folder)
+    run.begin(config)
+    return Trainer(config, dataset, run, held_out)
+
+
+def weights(trainer):
+    return {**trainer.state.parameters, **{f'average {key}': value for key, value in trainer.state.average.items()}}
+
+
+def test_steps_on_one_batch_reduce_its_loss(dataset, tmp_path):
+    learner = trainer(dataset, tmp_path / 'run', vision_steps=0, steps=40, learning_rate=3e-3)
+    batch = learner.batch(0)
+    first = learner.step(batch)
+    for _ in range(25):
+        last = learner.step(batch)
+    assert last['text'] < 0.5 * first['text'] and last['action'] < 0.8 * first['action']
+    assert last['patch'] < first['patch']
+
+
+def test_run_that_was_ended_goes_on_exactly(dataset, tmp_path):
+    whole = trainer(dataset, tmp_path / 'whole')
+    assert whole.run()
+    part = trainer(dataset, tmp_path / 'part')
+    assert not part.run(until=lambda: part.state.step == 3)
+    rest = trainer(dataset, tmp_path / 'part')
+    assert rest.state.step == 3 and rest.run()
+    for name, value in weights(whole).items():
+        assert torch.equal(value, weights(rest)[name]), name
+    assert not torch.equal(whole.state.average['vision.projector.weight'], whole.network.vision.projector.weight)
+
+
+def test_run_folder_is_for_one_recipe(dataset, tmp_path):
+    trainer(dataset, tmp_path / 'run')
+    with pytest.raises(ConfigError, match='begun with another seed and steps'):
+        trainer(dataset, tmp_path / 'run', seed=2, steps=9)
+
+
+def test_every_frame_comes_once_per_epoch():
+    seen = np.concatenate([choose_frames(10, BATCH, 5, step) for step in range(5)])  # 20 frames: two epochs
+    assert np.bincount(seen).tolist() == [2] * 10
+    again = np.concatenate([choose_frames(10, BATCH, 6, step) for step in range(5)])
+    assert not np.array_equal(seen, again)
+
+
+def test_batches_are_the_same_whenever_they_are_made_and_all_of_one_shape(dataset, tmp_path):
+    learner = trainer(dataset, tmp_path / 'run', steps=30)
+    shapes = set()
+    for step in range(2, 12):
+        one, other = learner.batch(step).packed, learner.batch(step).packed
+        assert torch.equal(one.tokens, other.tokens) and torch.equal(one.noise, other.noise)
+        shapes.add(tuple(tuple(value.shape) for value in vars(one).values()))
+        assert one.present[:, 0].all()
+    assert len(shapes) == 2  # the head camera alone, and all
+
+
+def test_rows_hold_whole_texts_and_ask_for_what_is_said_alone(dataset, tmp_path):
+    learner = trainer(dataset, tmp_path / 'run')
+    model, random = learner.encoder, generator(3, 3)
+    examples = [model.example(dataset, i, random) for i in range(4)]
+    batch = pack(examples, BATCH, random, all_cameras=True)
+    tasks = set()
+    for b, rows in enumerate(batch.rows):
+        for k, row in enumerate(rows):
+            for number, text in enumerate(row.branches, 1):
+                mine = batch.packed.segments[b, k] == number
+                ids = batch.packed.tokens[b, k][mine].tolist()
+                assert ids == [*text.prompt, *text.reply[:-1]]
+                targets = batch.packed.targets[b, k][mine].tolist()
+                assert targets == [NO_TARGET] * (len(text.prompt) - 1) + list(text.reply)
+                tasks.add(text.task)
+        assert sum(text.task == 'memory' for row in rows for text in row.branches) == 1
+    assert tasks == {'answer', 'speech', 'memory'}
+
+
+def test_held_out_figures_tell_kinds_apart(dataset, tmp_path):
+    learner = trainer(dataset, tmp_path / 'run', held_out=dataset)
+    before = {name: value.clone() for name, value in learner.network.named_parameters()}
+    figures = learner.evaluate()
+    assert figures['all/count/where'] > 0 and 0 <= figures['all/text/where'] <= 1
+    assert figures['first/count/memory'] == 4 and figures['all/action/reach'] > 0
+    assert all(torch.equal(value, before[name]) for name, value in learner.network.named_parameters())
+
+
+def test_learning_rate_rises_and_falls_twice(dataset, tmp_path):
+    config = write_files(tmp_path, vision_steps=100, steps=200, warm_up=10, vision_rate=1.0, learning_rate=2.0)
+    rates = [learning_rate(config, step) for step in range(300)]
+    assert np.argmax(rates[:100]) == 9 and 0.9 < max(rates[:100]) <= 1
+    assert np.argmax(rates) == 109 and rates[99] < 0.02 and rates[299] < 0.04
+
+
+def test_exported_checkpoint_loads_and_gives_the_logits_of_training(dataset, tmp_path):
+    learner = trainer(dataset, tmp_path / 'run', held_out=dataset)
+    learner.run()
+    target = tmp_path / 'checkpoint'
+    export(learner.folder, target, [])
+    model = load_model(read_model_file(str(tmp_path / 'model.yaml')), LoadOptions(target))
+    assert not model.spec.random_weights and str(target) in model.spec.weights
+    robot = load_robot(str(tmp_path / 'robot.yaml'))
+    assert len(read_statistics(target).of_state(3)) == len(robot.joint_names) == len(JOINTS)
+    learner._set(learner.state.average)
+    batch = learner.batch(4).packed
+    with torch.inference_mode():
+        trained = PackedForward(learner.network)(batch)
+        loaded = dict(model.network.named_parameters())
+        for name, value in learner.network.named_parameters():
+            assert torch.equal(value, loaded[name])
+        assert torch.isfinite(trained.velocity).all()
+    card = (target / 'README.md').read_text()
+    assert 'The training is complete' in card and '| memory |' in card
+    assert json.loads((target / 'tokenizer.json').read_text())['words'] == read_model_file(
+        str(tmp_path / 'model.yaml')).content['words'].split()
+
+
+def test_card_of_unfinished_training_says_so(dataset, tmp_path):
+    learner = trainer(dataset, tmp_path / 'run')
+    learner.run(until=lambda: learner.state.step == 3)
+    export(learner.folder, tmp_path / 'checkpoint', [])
+    assert 'weights of step 3 of 6: the training is not complete' in (tmp_path / 'checkpoint/README.md').read_text()
+
+
+def test_export_without_a_run_is_one_clear_line(tmp_path):
+    with pytest.raises(ConfigError, match='holds no saved state'):
+        export(RunFolder(tmp_path), tmp_path / 'checkpoint', [])
+
+
+def test_dataset_of_other_cameras_is_refused(dataset, tmp_path):
+    other = make_dataset(tmp_path / 'data')
+    other.info = replace(other.info, cameras=CAMERAS[:2])
+    with pytest.raises(ConfigError, match='they must be the same'):
+        trainer(other, tmp_path / 'run')
