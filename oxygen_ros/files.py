@@ -13,10 +13,15 @@ def share_directories() -> list[Path]:
     """Directories that may hold config/ and launch/: source tree, pip's prefix, ROS prefixes; existing ones."""
     here = Path(__file__).resolve()
     candidates = [here.parents[1]]  # source tree (editable install, python -m)
-    candidates += [Path(prefix) / 'share' / 'oxygen_ros'
-                   for prefix in (*os.environ.get('AMENT_PREFIX_PATH', '').split(os.pathsep), sys.prefix) if prefix]
+    candidates += [prefix / 'share' / 'oxygen_ros' for prefix in installation_prefixes()]
     candidates += [parent / 'share' / 'oxygen_ros' for parent in here.parents]  # pip --target, colcon without sourcing
     return [path for path in dict.fromkeys(candidates) if (path / 'config').is_dir()]
+
+
+def installation_prefixes() -> list[Path]:
+    """Directories whose share/ holds what packages installed: those of ROS workspaces, and that of this Python."""
+    prefixes = (*os.environ.get('AMENT_PREFIX_PATH', '').split(os.pathsep), sys.prefix)
+    return [Path(prefix) for prefix in prefixes if prefix]
 
 
 def config_file(kind: str, name: str, suffix: str = '.yaml') -> Path:
@@ -65,4 +70,5 @@ def interface_files(kind: str) -> dict[str, Path]:
     for share in share_directories():
         if files := sorted((share / kind).glob(f'*.{kind}')):
             return {file.stem: file for file in files}
-    raise ConfigError(f'the definitions of the interfaces ({kind}/*.{kind}) are not installed: install the package again')
+    raise ConfigError(f'the definitions of the interfaces ({kind}/*.{kind}) are not installed: install the package '
+                      'again')

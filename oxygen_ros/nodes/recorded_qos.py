@@ -1,9 +1,10 @@
-"""Turns the QoS that a recording holds into the QoS of the publisher that plays it."""
+"""Between the QoS in recordings and that of publishers: for playing, and for recording."""
 
 from __future__ import annotations
 
+from rclpy.duration import Duration
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
-from rosbags.interfaces import QosReliability
+from rosbags.interfaces import Qos, QosDurability, QosHistory, QosLiveliness, QosReliability, QosTime
 
 from oxygen_ros.replay.bag import Topic
 
@@ -25,3 +26,15 @@ def publisher_qos(topic: Topic) -> QoSProfile:
         depth=min(wanted, MAXIMAL_DEPTH),
         reliability=ReliabilityPolicy.BEST_EFFORT if best_effort else ReliabilityPolicy.RELIABLE,
         durability=DurabilityPolicy.TRANSIENT_LOCAL if topic.latched else DurabilityPolicy.VOLATILE)
+
+
+def offered_qos(profile: QoSProfile) -> Qos:
+    """Return what a publisher offers, for a recording."""
+    return Qos(QosHistory(int(profile.history)), profile.depth, QosReliability(int(profile.reliability)),
+               QosDurability(int(profile.durability)), _time(profile.deadline), _time(profile.lifespan),
+               QosLiveliness(int(profile.liveliness)), _time(profile.liveliness_lease_duration),
+               profile.avoid_ros_namespace_conventions)
+
+
+def _time(duration: Duration) -> QosTime:
+    return QosTime(*divmod(duration.nanoseconds, 1_000_000_000))

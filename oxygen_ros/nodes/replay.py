@@ -25,10 +25,11 @@ from rclpy.qos_overriding_options import QoSOverridingOptions
 from oxygen_ros.errors import BagError, ConfigError
 from oxygen_ros.nodes.lifecycle_gate import LifecycleGate
 from oxygen_ros.nodes.parameters import NodeParameter, declare_parameters
+from oxygen_ros.nodes.pause import PauseSwitch
 from oxygen_ros.nodes.recorded_qos import publisher_qos
 from oxygen_ros.nodes.runner import NodeFinished, add_node_arguments, run_node
 from oxygen_ros.replay.bag import Bag, Topic
-from oxygen_ros.replay.player import CLOCK_TOPIC, Player, Scheduled, Timing
+from oxygen_ros.replay.player import CLOCK_TOPIC, Order, Player, Scheduled, Timing
 from oxygen_ros.replay.selection import parse_remaps, select_topics
 from oxygen_ros.replay.stamps import CLOCK_TYPE, SECOND
 from oxygen_ros.suite import dds_environment
@@ -44,12 +45,17 @@ PARAMETERS = (
                   minimum=0.0, maximum=10_000.0),
     NodeParameter('start_offset', 0.0, 'Part of the recording to leave out at its beginning, in seconds.', minimum=0.0),
     NodeParameter('duration', 0.0, 'Part of the recording to play, in seconds; 0 plays to its end.', minimum=0.0),
+    NodeParameter('order', Order.RECEIVE.value, 'When a message comes: at its time of recording, or at its header '
+                  'stamp.',
+                  choices=tuple(order.value for order in Order)),
+    NodeParameter('start_paused', False, 'Begin with a pause, until the service pause (or the space key) ends it.'),
     NodeParameter('wait_for_subscribers', 2.0,
                   'Longest time to wait for a subscriber on every topic before playing, in seconds.', minimum=0.0),
     NodeParameter('wait_for_node', '', 'Lifecycle node to wait for until it is active, before playing. Empty: none.'),
 )
 
 LONG_PAUSE_NS = 5 * SECOND  # a pause in the recording that is worth a line
+LONGEST_SLEEP = 0.5  # seconds after which a waiting replay looks whether it is to stop
 LAST_ACKNOWLEDGEMENTS_NS = SECOND  # time in which subscribers may ask again for messages that they missed
 
 
@@ -62,7 +68,8 @@ class ReplayNode(Node):
         if not values['bag']:
             raise ConfigError('no recording to play: give its path, or set the parameter bag')
         timing = Timing(rate=values['rate'], start_offset=values['start_offset'], duration=values['duration'],
-                        loop=values['loop'], restamp=values['restamp'], clock_hz=values['clock'])
+                        loop=values['loop'], restamp=values['restamp'], clock_hz=values['clock'],
+                        order=Order(values['order']))
         self._remaps = parse_remaps(values['remap'])
         self._patience = values['wait_for_subscribers']
         self._gate = LifecycleGate(self, values['wait_for_node'])
@@ -83,6 +90,7 @@ class ReplayNode(Node):
         self._exit_code: int | None = None  # None until the end was reached
         self._latest_ns = 0
         self._stop = threading.Event()
+        self._pause = PauseSwitch(self, values['start_paused'])
         self._end = self.create_guard_condition(self._finish)
         self._thread = threading.Thread(target=self._play, name='replay', daemon=True)
         self._thread.start()
@@ -90,6 +98,7 @@ class ReplayNode(Node):
     def destroy_node(self) -> None:
         """Stop publishing, then destroy the node."""
         self._stop.set()
+        self._pause.close()
         self._thread.join()
         super().destroy_node()
         self._bag.close()
@@ -107,6 +116,9 @@ class ReplayNode(Node):
 
     def _advertise(self, topic: Topic) -> bool:
         """Make the publisher of a topic. Returns False, with a reason noted, if its type cannot be published here."""
+        if '/srv/' in topic.type or '/action/' in topic.type:
+            self._skipped[topic.name] = f'it holds what a service or an action did ({topic.type}), which is not played'
+            return False
         try:
             publisher = self._publish_on(topic.name, topic.type, publisher_qos(topic))
         except (ImportError, AttributeError, ValueError):
@@ -123,9 +135,7 @@ class ReplayNode(Node):
         return True
 
     def _publish_on(self, name: str, type_: str, qos: QoSProfile) -> Publisher:
-        package, kind, message = type_.split('/')
-        if kind != 'msg':
-            raise ValueError(f'{type_} is not the type of a topic')
+        package, _, message = type_.split('/')
         self._publishers_of[name, type_] = self.create_publisher(
             getattr(import_module(f'{package}.msg'), message), self._remaps.get(name, name), qos,
             qos_overriding_options=QoSOverridingOptions.with_default_policies())
@@ -138,7 +148,8 @@ class ReplayNode(Node):
             start_ns = time.monotonic_ns()
             # The system time, not the clock of the node: that would be the /clock which this node may publish itself.
             for message in self._player.schedule(start_ns, time.time_ns()):
-                if not self._wait_until(message):
+                message = self._wait_until(message)
+                if message is None:
                     return
                 self._publishers_of[message.topic, message.type].publish(message.data)
             self._log_notes()
@@ -151,14 +162,21 @@ class ReplayNode(Node):
             self._exit_code = 1
         self._end.trigger()
 
-    def _wait_until(self, message: Scheduled) -> bool:
-        """Sleep until a message is due. Returns False when the replay is to stop."""
+    def _wait_until(self, message: Scheduled) -> Scheduled | None:
+        """Sleep until a message is due. Returns it as it is to be published, None when the replay is to stop."""
         ahead = message.due_ns - time.monotonic_ns()
         if ahead > LONG_PAUSE_NS:
             self.get_logger().info(f'the recording pauses: the next message comes in {ahead / SECOND:.1f} s')
-        stopped = self._stop.wait(min(ahead / SECOND, threading.TIMEOUT_MAX)) if ahead > 0 else self._stop.is_set()
-        self._latest_ns = max(self._latest_ns, time.monotonic_ns() - message.due_ns)
-        return not stopped
+        while not self._stop.is_set():
+            paused_ns = self._pause.wait_while_paused(self._stop)
+            if paused_ns:
+                message = self._player.postpone(message, paused_ns)
+            ahead = message.due_ns - time.monotonic_ns()
+            if ahead <= 0 and not self._pause.paused:
+                self._latest_ns = max(self._latest_ns, -ahead)
+                return message
+            self._pause.changed.wait(min(max(ahead, 0) / SECOND, LONGEST_SLEEP))
+        return None
 
     def _wait_for_subscribers(self) -> None:
         give_up = time.monotonic() + self._patience
@@ -192,6 +210,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                              'outputs of this suite (joint_trajectory, speech, memory, ...), which would mix with '
                              'those of the running nodes')
     parser.add_argument('--remap', nargs='+', metavar='OLD:=NEW', help='publish topics under other names')
+    parser.add_argument('--order', choices=[order.value for order in Order],
+                        help='play by time of recording (receive, as without it) or by header stamp')
+    parser.add_argument('--start-paused', action='store_true', help='wait for the space key or the service pause')
     parser.add_argument('--clock', nargs='?', const='100', metavar='HZ', help='publish /clock (at 100 Hz)')
     parser.add_argument('--wait-for-subscribers', nargs='?', const='10', metavar='S',
                         help='wait until every topic has a subscriber, at most S seconds (10; without the option 2)')
@@ -204,10 +225,10 @@ def main(arguments: argparse.Namespace) -> int:
     """Run the node until the recording is over. Exit code 1 when fewer messages came out than it promised."""
     if arguments.info:
         return _show_info(arguments)
-    for name in ('bag', 'rate', 'start_offset', 'duration', 'clock', 'wait_for_subscribers'):
+    for name in ('bag', 'rate', 'start_offset', 'duration', 'clock', 'order', 'wait_for_subscribers'):
         if (value := getattr(arguments, name)) is not None:
             arguments.param.append(f'{name}:={value}')
-    for name in ('topics', 'remap', 'loop', 'restamp'):
+    for name in ('topics', 'remap', 'loop', 'restamp', 'start_paused'):
         if value := getattr(arguments, name):
             arguments.param.append(f'{name}:={json.dumps(value)}')
     os.environ.update(dds_environment())  # before the context is made: large images

@@ -12,7 +12,7 @@ from rosbags.typesys import Stores, get_types_from_idl, get_types_from_msg, get_
 from rosbags.typesys.store import Typestore
 
 from oxygen_ros.errors import BagError
-from oxygen_ros.files import interface_files
+from oxygen_ros.files import installation_prefixes, interface_files
 from oxygen_ros.replay.bag import Topic
 from oxygen_ros.replay.recorded import one_line
 
@@ -45,6 +45,31 @@ def definition_of(type_: str, store: Typestore | None = None) -> tuple[str, str]
     if type_ not in store.fielddefs:
         raise KeyError(type_)
     return store.generate_msgdef(type_, ros_version=2)[0], store.hash_rihs01(type_)
+
+
+def definition_of_installed(type_: str) -> tuple[str, str]:
+    """
+    Return definition and hash of a type that may be none of ours: from the .msg files of installed packages.
+
+    :raises BagError: neither they nor our type store have it.
+    """
+    store = type_store()
+    if type_ in store.fielddefs:
+        return definition_of(type_)
+    types: dict = {}
+    missing = [type_]
+    while missing:
+        name = missing.pop()
+        package, _, message = name.split('/')
+        file = next((path for prefix in installation_prefixes()
+                     if (path := prefix / 'share' / package / 'msg' / f'{message}.msg').is_file()), None)
+        if file is None:
+            raise BagError(f'no definition of type {name} is installed')
+        types.update(get_types_from_msg(file.read_text(encoding='utf-8'), name))
+        missing += [inner for inner in _used(types[name]) if inner not in types and inner not in store.fielddefs]
+    own = get_typestore(Stores.EMPTY)
+    own.register({**store.fielddefs, **types})
+    return definition_of(type_, own)
 
 
 def make(type_: str, **fields: Any) -> Any:
@@ -105,6 +130,17 @@ def recorded_store(topic: Topic) -> Typestore:
             return known
         raise BagError(f'{topic.name}: the definition of {topic.type} in the recording is not readable: '
                        f'{one_line(error)}') from error
+
+
+def _used(definition: tuple) -> list[str]:
+    """Return the types of messages that a definition uses."""
+    used = []
+    for _, (kind, inner) in definition[1]:
+        if kind in (Nodetype.ARRAY, Nodetype.SEQUENCE):
+            kind, inner = inner[0]
+        if kind == Nodetype.NAME:
+            used.append(inner)
+    return used
 
 
 def _default(store: Typestore, description: tuple) -> Any:

@@ -18,6 +18,7 @@ OWN_OUTPUTS = {
     'speech': 'oxygen_ros/msg/TextChunk',
     'speech/sentences': 'std_msgs/msg/String',
     'memory': 'oxygen_ros/msg/MemoryEntry',
+    'subtask': 'std_msgs/msg/String',
     'status': 'oxygen_ros/msg/EngineStatus',
     'diagnostics': 'diagnostic_msgs/msg/DiagnosticArray',
 }
