@@ -45,7 +45,8 @@ class TrainingBatch:
     """
     A packed batch and what the vision tower alone learns from it.
 
-    :param patch_class: int64 [B, rows, columns]. :param patch_offset: float32 [B, rows, columns, 2]. Of the first camera.
+    :param patch_class: int64 [B, rows, columns], of the first camera.
+    :param patch_offset: float32 [B, rows, columns, 2], likewise.
     :param rows: what the rows of each frame are made of.
     """
 
@@ -85,8 +86,9 @@ def choose_frames(count: int, settings: BatchSettings, seed: int, step: int) -> 
     """
     first = step * settings.frames
     wanted = np.arange(first, first + settings.frames)
+    epochs = wanted // count
     return np.sort(np.concatenate([
-        _order(count, seed, epoch)[wanted[wanted // count == epoch] - epoch * count] for epoch in np.unique(wanted // count)]))
+        _order(count, seed, int(epoch))[wanted[epochs == epoch] - epoch * count] for epoch in np.unique(epochs)]))
 
 
 _orders: dict[tuple[int, int, int], np.ndarray] = {}
@@ -94,7 +96,7 @@ _orders: dict[tuple[int, int, int], np.ndarray] = {}
 
 def _order(count: int, seed: int, epoch: int) -> np.ndarray:
     """Return the order of the frames in an epoch."""
-    key = count, seed, int(epoch)
+    key = count, seed, epoch
     if key not in _orders:
         while len(_orders) > 1:
             _orders.pop(next(iter(_orders)))

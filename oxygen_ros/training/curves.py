@@ -8,7 +8,7 @@ from pathlib import Path
 import matplotlib
 
 matplotlib.use('Agg')
-from matplotlib import pyplot  # noqa: E402 - after the choice of what draws
+from matplotlib import pyplot
 
 LOSSES = (('text', 'text (cross entropy per token)'), ('action', 'action (velocity, squared error)'),
           ('patch', 'patches of the vision tower'))

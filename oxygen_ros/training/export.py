@@ -1,4 +1,4 @@
-"""Writes the checkpoint of a run for the ordinary loader: weights, sizes, tokenizer, statistics, and a card that says what it is."""
+"""Writes the checkpoint of a run for the ordinary loader: weights, sizes, tokenizer, statistics and a card."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def export(run: RunFolder, target: Path, results: list[Path]) -> None:
     loaded = load_model(model_file, LoadOptions(target))  # what cannot be loaded must not be shipped
     for name, parameter in loaded.network.named_parameters():
         if not torch.equal(parameter, weights[name]):
-            raise ConfigError(f'{target}: {name} is not what was written: the disk is full or another program writes there')
+            raise ConfigError(f'{target}: {name} is not what was written: another program writes there too')
     parameters = sum(tensor.numel() for tensor in weights.values())
     (target / 'README.md').write_text(model_card(config, step, parameters, run.lines(), [
         json.loads(path.read_text(encoding='utf-8')) for path in results]), encoding='utf-8')

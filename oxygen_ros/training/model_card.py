@@ -19,28 +19,30 @@ def model_card(config: TrainingConfig, step: int, parameters: int, log: Sequence
     state = 'The training is complete.' if step >= last else (
         f'**These are the weights of step {step:,} of {last:,}: the training is not complete.**')
     looks = [line for line in log if line.get('held_out') and line['step'] <= step]
+    batch = config.batch
     lines = [
         f'# {config.model}', '',
-        f'A vision-language-action policy of π0.5\'s family with {parameters / 1e6:.2f} million parameters for the simulated OpenArm '
-        'of this package: two arms at a table with one to four coloured objects. It points at an object that it is told, '
-        'answers questions about the scene, says what it does, and notes what lies where. Trained from scratch by '
-        '`oxygen_ros train` on frames of the simulator; it has never seen a real robot, and must not move one.', '',
+        f"A vision-language-action policy of π0.5's family with {parameters / 1e6:.2f} million parameters for the "
+        'simulated OpenArm of this package: two arms at a table with one to four coloured objects. It points at an object '
+        'that it is told, answers questions about the scene, says what it does, and notes what lies where. Trained from '
+        'scratch by `oxygen_ros train` on frames of the simulator. It has never seen a real robot, and must not move one.',
+        '',
         state, '', '## How it was made', '',
-        f'* {config.data_frames:,} frames of `oxygen_ros dataset`; recipe and seeds in `training.yaml`, curves in `curves.png`.',
-        f'* {config.vision_steps:,} steps of the vision tower alone (batches of {config.vision_frames} frames), then {config.steps:,} '
-        f'steps of everything ({config.batch.frames} frames with {config.batch.rows} instructions, {config.batch.samples} '
-        'noise samples of the chunk each, and as many questions as fit).',
-        '* The weights are an average over the last steps (EMA). The texts of training end where SIM\'s language ends: '
-        'other words are spelled in bytes and mean nothing to it.'.replace("SIM's", "the simulator's"), '']
+        f'* {config.data_frames:,} frames of `oxygen_ros dataset`. Recipe and seeds: `training.yaml`; curves: '
+        '`curves.png`.',
+        f'* {config.vision_steps:,} steps of the vision tower alone ({config.vision_frames} frames each), then '
+        f'{config.steps:,} steps of everything ({batch.frames} frames, each with {batch.rows} instructions, '
+        f'{batch.samples} noise samples of the chunk for each, and as many questions as fit).',
+        '* The weights are an average over the last steps (EMA).',
+        "* It knows the words of the simulator's language (`tokenizer.json`). Others mean nothing to it.", '']
     if looks:
         lines += [f'## Held-out frames, without a simulator (step {looks[-1]["step"]:,})', '',
                   'Texts that are right word by word, of those with one right answer.', '',
                   '| | head camera alone | all cameras | of |', '| --- | --- | --- | --- |']
         figures = looks[-1]['held_out']
         for key in sorted(key.removeprefix('all/text/') for key in figures if key.startswith('all/text/')):
-            counted = figures.get(f'all/count/{key}')
-            lines.append(f'| {key} | {_percent(figures.get(f"first/text/{key}"))} | {_percent(figures[f"all/text/{key}"])} | '
-                         f'{counted if counted is not None else ""} |')
+            alone, together = _percent(figures.get(f'first/text/{key}')), _percent(figures[f'all/text/{key}'])
+            lines.append(f'| {key} | {alone} | {together} | {figures.get(f"all/count/{key}", "")} |')
         lines.append('')
     for result in results:
         lines += _evaluation(result)

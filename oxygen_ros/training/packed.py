@@ -2,14 +2,14 @@
 The training forward: everything that one picture teaches, in one pass over the parameters of a `Pi0Network`.
 
 The engine computes a frame once and lets several branches and a chunk stand on it. Training packs the same way, and
-goes one step further: with the causal prefix (`prefix_mask: causal_language`) image tokens see image tokens only, so that
-several instructions share the pictures of a frame. Per picture there are K *rows*, each of them
+goes one step further: with the causal prefix (`prefix_mask: causal_language`) image tokens see image tokens only, so
+that several instructions share the pictures of a frame. Per frame there are K *rows*, each of them
 
     [ prefix text | branch | branch | ... | padding ]
 
-All tokens of a row see the image tokens of their picture; a prefix token what is before it, a branch token the prefix text and
-what is before it in its own branch. Behind each row S noisy samples of the action chunk are denoised by one step; they see
-the images and the prefix text of the row, and their own sample.
+All tokens of a row see the image tokens of their frame; a prefix token what is before it, a branch token the prefix
+text and what is before it in its own branch. Behind each row S noisy samples of the action chunk are denoised by one
+step; they see the images, the prefix text of the row, and their own sample.
 
 It must give what the engine gives, up to rounding: `test_packed_training.py` compares the two. The attention is written
 out as matrix products for one key head: heads are rows of the query, no key is copied, and the backward pass of masked
@@ -38,11 +38,12 @@ class PackedBatch:
     """
     B frames with K rows of R tokens, and S noise samples for each row.
 
-    :param pixels: uint8 [B, cameras, side, side, 3]. :param present: bool [B, cameras]; a camera that is not present is as
-        if it had been left out.
+    :param pixels: uint8 [B, cameras, side, side, 3].
+    :param present: bool [B, cameras]; a camera that is not present is as if it had been left out.
     :param tokens: int64 [B, K, R]. :param segments: int64 [B, K, R], PREFIX first, then branches, then PADDING.
     :param places: int64 [B, K, R], index of each token within its segment.
-    :param targets: int64 [B, K, R], the token that shall follow, or NO_TARGET. :param weights: float [B, K, R] of targets.
+    :param targets: int64 [B, K, R], the token that shall follow, or NO_TARGET.
+    :param weights: float [B, K, R], of the targets in the loss.
     :param actions: float [B, K, horizon, action_dim], normalised. :param action_weights: float [B, K].
     :param noise: float [B, K, S, horizon, action_dim]. :param times: float [B, K, S], flow times.
     """
@@ -70,8 +71,9 @@ class PackedBatch:
 @dataclass(frozen=True)
 class PackedOutput:
     """
-    :param hidden: [B, K, R, width], row tokens before the final norm. :param image: [B, cameras * tokens, width], what the
-        vision tower gives. :param velocity: float32 [B, K, S, horizon, action_dim].
+    :param hidden: [B, K, R, width], row tokens before the final norm.
+    :param image: [B, cameras * tokens, width], what the vision tower gives.
+    :param velocity: float32 [B, K, S, horizon, action_dim].
     """
 
     hidden: torch.Tensor
@@ -244,8 +246,10 @@ def _decoder_layer(x_image, x_row, image_turn, row_turn, hidden_images, row_bias
     images = on_image.shape[-1]
     shares = torch.cat((on_image.view(frames, rows, heads, length, images), on_row), dim=-1).softmax(-1)
     of_image, of_row = shares.split((images, length), dim=-1)
-    attended = torch.matmul(of_image.reshape(frames, rows * heads * length, images), vi).view(q.shape) + torch.matmul(
-        of_row.reshape(frames * rows, heads * length, length), vr.reshape(frames * rows, length, head_dim)).view(q.shape)
+    flat = frames * rows
+    attended = (torch.matmul(of_image.reshape(frames, rows * heads * length, images), vi).view(q.shape)
+                + torch.matmul(of_row.reshape(flat, heads * length, length), vr.reshape(flat, length, head_dim)
+                               ).view(q.shape))
     x_row = _finish(x_row, attended.transpose(2, 3).flatten(3), weights)
     return x_image, x_row, (ki, vi, kr, vr)
 

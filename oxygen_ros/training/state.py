@@ -1,4 +1,4 @@
-"""What a run has learned so far: weights, their average, the optimiser. It is saved whole, so that a run goes on exactly."""
+"""What a run has learned so far: weights, their average, the optimiser. Saved whole, so that a run goes on exactly."""
 
 from __future__ import annotations
 

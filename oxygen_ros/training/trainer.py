@@ -187,7 +187,7 @@ def learning_rate(config: TrainingConfig, step: int) -> float:
 
 
 def measure(dataset: Dataset, frames: int, layout: Layout) -> dict[str, dict[str, list[float]]]:
-    """Return statistics of states and actions over up to 5,000 of the first `frames` frames, as `norm_stats.json` has them."""
+    """Return statistics of states and actions over some 5,000 of the first `frames` frames, as in `norm_stats.json`."""
     bare = replace(layout, state_statistics=None, action_statistics=None)
     names = dataset.info.joints
     columns = [names.index(name) for name in layout.actions]
