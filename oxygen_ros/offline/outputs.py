@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from oxygen_ros.engine.requests import ActionChunk, FinishReason, TextDelta
-from oxygen_ros.memory.store import Entry
+from oxygen_ros.memory.entry import Entry
 from oxygen_ros.observation import Observation
 from oxygen_ros.perception.synchronizer import SynchronizedFrame
 from oxygen_ros.replay.bag_writer import BagWriter

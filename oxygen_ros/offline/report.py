@@ -15,7 +15,8 @@ from oxygen_ros.offline.virtual_time import StageCosts
 from oxygen_ros.perception.sync_options import JOINTS
 from oxygen_ros.replay.player import Player
 
-NOTHING = ('the weights are random: actions and texts mean nothing, only counts and times do')
+ENTRY = ('entry_id', 'text', 'stamp_ns', 'frame_number', 'first_seen_ns', 'last_seen_ns', 'count', 'tf_frame')
+NOTHING = 'the weights are random: actions and texts mean nothing, only counts and times do'
 
 
 def build_report(player: Player, inputs: OfflineInputs, spec: ModelSpec, costs: StageCosts, records: Records,
@@ -45,7 +46,7 @@ def build_report(player: Player, inputs: OfflineInputs, spec: ModelSpec, costs: 
         'commands': _commands(records),
         'texts': {'ended': finish_counts(records), 'tokens': sum(text.tokens for text in records.texts.values()),
                   'all': [plain(text) for text in records.texts.values()]},
-        'memory': [plain(entry) for entry in records.memory],
+        'memory': [{name: getattr(entry, name) for name in ENTRY} for entry in records.memory],
         'instructions': [{'time_ns': time_ns, 'text': text} for time_ns, text in records.instructions],
         'missing': player.shortfalls,
         'notes': player.notes + player.bag.notes + inputs.notes}

@@ -40,7 +40,8 @@ class StageCosts:
     """
     Virtual milliseconds that each stage of the model takes, whatever it takes in truth. All zero: no work takes time.
 
-    :param extend: running the prompts of texts that start. :param decode: one step of all running texts.
+    :param extend: running the prompts of texts that start. :param decode: one step of all running texts, or a prompt of
+        a single token, which is the same work.
     """
 
     prefill: float = 0.0
