@@ -66,7 +66,8 @@ class FrameRecord:
 
     :param wall, cpu: seconds from the arrival of the frame until there was nothing left to do.
     :param tokens: of texts, in this frame. :param action_time: seconds until the action was there.
-    :param kv_bytes: in use at the end of it. :param joules: None where the platform does not tell.
+    :param kv_bytes: in use at the end of it. :param began: arrival, of `time.perf_counter`.
+    :param joules: None where the platform does not tell.
     """
 
     number: int
@@ -76,6 +77,7 @@ class FrameRecord:
     action_time: float = 0.0
     kv_bytes: int = 0
     calls: list[Call] = field(default_factory=list)
+    began: float = 0.0
     joules: float | None = None
 
 
@@ -125,7 +127,7 @@ class Lane:
         self._wait()
         record = FrameRecord(inputs.number, self._end[0] - wall, self._end[1] - cpu,
                              self.engine.statistics.counters.tokens - before, self._action_time(),
-                             self.engine.cache.used_bytes(), self.model.take(),
+                             self.engine.cache.used_bytes(), self.model.take(), wall,
                              self._energy.used(joules, self._energy.read()))
         return record, list(self.events)
 

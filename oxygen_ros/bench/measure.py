@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import psutil
 
@@ -23,6 +23,7 @@ from oxygen_ros.models.interface import VLAModel
 
 MIB = 1 << 20
 WARM_FRAMES = 2  # of the modes whose frames do not depend on those before
+DETAILED = 300   # frames whose calls, texts and actions are kept; of more, their list would be what grows
 BRANCH_ROOM = 16  # tokens of a branch besides its text
 
 
@@ -50,12 +51,14 @@ class ModeRecord:
 
     def take(self, events: Sequence[Event], counts: bool) -> None:
         """Take in what a frame brought."""
+        detailed = len(self.frames) < DETAILED
         for event in events:
-            if isinstance(event, ActionChunk):
+            if isinstance(event, ActionChunk) and detailed:
                 self.actions[event.inputs.number] = event.actions
             elif isinstance(event, TextDelta):
                 number = event.request.request_id
-                self.texts[number] = self.texts.get(number, '') + event.delta
+                if detailed:
+                    self.texts[number] = self.texts.get(number, '') + event.delta
                 self.all_tokens += event.tokens if event.finish is not None else 0
                 if counts and event.sequence == 0:
                     self.first_token.append(event.elapsed)
@@ -185,7 +188,7 @@ def _run(case: CaseRecord, lane: Lane, bare: BareLane | None, inputs: Inputs, nu
         check_frame(lane.name, record, events)
         mode.take(events, counts)
         if counts:
-            mode.frames.append(record)
+            mode.frames.append(record if len(mode.frames) < DETAILED else replace(record, calls=[]))
 
     def bare_frame() -> None:
         record = bare.run_frame(inputs.observation(number), lengths)

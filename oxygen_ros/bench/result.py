@@ -54,6 +54,7 @@ def _mode_result(record: ModeRecord, spec: ModelSpec, probes: Probes) -> dict:
         'batch': float(np.mean(decoded)) if decoded else 0.0, 'batch_slots': record.slots,
         'kv_bytes': frames[-1].kv_bytes, 'kv_bytes_peak': record.kv_peak, 'kv_bytes_pools': record.kv_allocated,
         'split_wall': _split(record, 'wall', probes.wall), 'split_cpu': _split(record, 'cpu', probes.cpu),
+        'timeline': _timeline(_usual(frames)),
         'joules': _json([frame.joules for frame in frames if frame.joules is not None]),
     }
     if record.bare:
@@ -75,7 +76,7 @@ def _split(record: ModeRecord, clock: str, probes: Mapping[str, Sequence[float]]
 
     'vision' is a part of prefill and 'head' of decode, from what they take alone; missing where they are not known.
     """
-    frames = record.frames
+    frames = [frame for frame in record.frames if frame.calls]
     result = {}
     for stage in STAGES:
         result[stage] = median([sum(getattr(call, clock) for call in frame.calls if call.stage == stage)
@@ -90,6 +91,18 @@ def _split(record: ModeRecord, clock: str, probes: Mapping[str, Sequence[float]]
     result['engine'] = median([getattr(frame, clock) - sum(getattr(call, clock) for call in frame.calls)
                                for frame in frames])
     return result
+
+
+def _usual(frames: Sequence[FrameRecord]) -> FrameRecord:
+    """Return the frame, of those with calls, that took nearest to the median."""
+    middle = median([frame.wall for frame in frames])
+    return min((frame for frame in frames if frame.calls), key=lambda frame: abs(frame.wall - middle))
+
+
+def _timeline(frame: FrameRecord) -> list[dict]:
+    """Return the calls of a frame; `start` in seconds from its arrival."""
+    return [{'stage': call.stage, 'branches': call.branches, 'start': call.start - frame.began, 'wall': call.wall}
+            for call in frame.calls]
 
 
 def _count(frame: FrameRecord, stage: str) -> int:

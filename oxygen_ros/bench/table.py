@@ -27,13 +27,17 @@ def case_table(case: dict) -> str:
         return name, [cell(mode) for mode in modes.values()]
 
     def quantiles(key: str) -> list[str]:
-        return [_times(mode[key]) for mode in modes.values()]
+        return [milliseconds(mode[key], ('p95', 'p99', 'max')) for mode in modes.values()]
+
+    def relative(key: str) -> list[tuple[str, list[str]]]:
+        known = any(mode.get(key) is not None for mode in modes.values())
+        return [line('  of isolated', lambda m: shares(m.get(key)))] if known else []
 
     lines = [line('frame, CPU ms (p50)', lambda m: _ms(m['cpu']['p50'])),
-             line('  of isolated', lambda m: _share(m.get('cpu_by_isolated'))),
+             *relative('cpu_by_isolated'),
              ('frame, CPU ms p95/p99/max', quantiles('cpu')),
              line('frame, wall ms (p50)', lambda m: _ms(m['wall']['p50'])),
-             line('  of isolated', lambda m: _share(m.get('wall_by_isolated'))),
+             *relative('wall_by_isolated'),
              ('frame, wall ms p95/p99/max', quantiles('wall')),
              line('action after, ms (p50)', lambda m: _ms(m['action']['p50'])),
              line('replans per s', lambda m: f'{m["replans_per_second"]:.2f}'),
@@ -63,13 +67,15 @@ def _title(workload: dict) -> str:
             f'{workload["arrivals"]}')
 
 
+def milliseconds(figures: dict | None, keys: Sequence[str]) -> str:
+    """Return some quantiles of a time in milliseconds, '-' if it was not measured."""
+    return '-' if figures is None else '/'.join(f'{1e3 * figures[key]:.0f}' for key in keys)
+
+
+def shares(ratio: float | None) -> str:
+    """Return a ratio, '-' if there is none."""
+    return '-' if ratio is None else f'{ratio:.3f}'
+
+
 def _ms(seconds: float | None) -> str:
     return '-' if seconds is None else f'{1e3 * seconds:.1f}'
-
-
-def _times(figures: dict | None) -> str:
-    return '-' if figures is None else '/'.join(f'{1e3 * figures[key]:.0f}' for key in ('p95', 'p99', 'max'))
-
-
-def _share(ratio: float | None) -> str:
-    return '-' if ratio is None else f'{ratio:.3f}'
