@@ -37,9 +37,11 @@ from oxygen_ros.nodes.inference_messages import status_to_msg
 from oxygen_ros.nodes.inference_outputs import InferenceOutputs
 from oxygen_ros.nodes.inference_parameters import PARAMETERS, session_settings
 from oxygen_ros.nodes.inference_services import InferenceServices
+from oxygen_ros.nodes.latched_text import LatchedText
 from oxygen_ros.nodes.lifecycle_requests import refuse_impossible_transitions
 from oxygen_ros.nodes.mailbox import Mailbox
 from oxygen_ros.nodes.parameters import declare_parameters
+from oxygen_ros.nodes.qos_watch import QosWatch
 from oxygen_ros.nodes.runner import NodeFinished, add_node_arguments, run_node
 from oxygen_ros.nodes.task_timers import TaskTimers
 from oxygen_ros.robot.joints import MissingJoint
@@ -65,7 +67,8 @@ class InferenceNode(LifecycleNode):
         self.outputs = InferenceOutputs(self, qos)
         self._status = self.create_publisher(EngineStatus, 'status', 10, **qos)
         self.create_subscription(Frame, 'frames', self._on_frame, 2, **qos)
-        self.create_subscription(String, 'instruction', self._on_instruction, 10, **qos)
+        self._instructions = LatchedText(self, 'instruction', self._on_instruction)
+        self.qos_watch = QosWatch(self, (self._instructions.latched_subscription,))
         self.create_subscription(String, 'utterance', self._on_utterance, 10, **qos)
         self.service_calls = InferenceServices(self)
         # Whatever happens to ROS time, the status goes out: it is what says that the clock does not run.
@@ -100,12 +103,12 @@ class InferenceNode(LifecycleNode):
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Start the timers; from now on the robot may be commanded."""
         values = self.values
-        self.instruction = values['instruction']
+        self.instruction = instruction = self._instructions.last.strip() or values['instruction']
         self.session.forget()
         self.session.commands.resume()
         self.diagnostics.begin()
         self.forgetting = None
-        self.worker.post(lambda engine: engine.begin(values['instruction']))
+        self.worker.post(lambda engine: engine.begin(instruction))
         self._task_timers.start()
         self.active = True
         return super().on_activate(state)
@@ -215,9 +218,9 @@ class InferenceNode(LifecycleNode):
         self.session.commands.measured(observation.joint_names, observation.joint_positions)
         self.worker.post(lambda engine: engine.observe(inputs))
 
-    def _on_instruction(self, message: String) -> None:
-        if self.active and message.data.strip():
-            self.set_instruction(message.data)
+    def _on_instruction(self, text: str) -> None:
+        if self.active and text.strip():
+            self.set_instruction(text)
 
     def set_instruction(self, instruction: str) -> None:
         """Set what the robot shall do. In subtask mode that is what the next subtasks lead to."""

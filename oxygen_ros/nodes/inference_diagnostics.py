@@ -93,7 +93,10 @@ class InferenceDiagnostics:
     def publish(self, status: EngineStatus | None) -> None:
         """Publish one status per part; None means that the engine does not run."""
         node = self._node
-        statuses = [self._state()]
+        statuses = [self._state(), self._qos()]
+        if node.outputs.controller is not None:
+            problem = node.outputs.controller.problem
+            statuses.append(self._entry(problem and ERROR, 'controller', problem or 'gets the positions'))
         if node.active:
             statuses.append(self._frames())
             if status is not None:
@@ -117,6 +120,10 @@ class InferenceDiagnostics:
             text += '; no commands are published'
         return self._entry(level, 'state', text, model=spec.name, weights=spec.weights, mode=node.values['mode'],
                            robot=node.session.action.robot.name)
+
+    def _qos(self) -> DiagnosticStatus:
+        mismatches = self._node.qos_watch.check()
+        return self._entry(mismatches and ERROR, 'qos', '; '.join(mismatches) or 'matches all other nodes')
 
     def _frames(self) -> DiagnosticStatus:
         limit = self._node.values['max_frame_age']

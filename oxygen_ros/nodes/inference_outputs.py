@@ -11,6 +11,7 @@ from trajectory_msgs.msg import JointTrajectory
 
 from oxygen_ros.engine.requests import ActionChunk, ActionSkipped, Event, TextDelta
 from oxygen_ros.msg import MemoryEntry, TextChunk
+from oxygen_ros.nodes.forward_controller import ForwardController
 from oxygen_ros.nodes.inference_messages import command_to_msg, entry_to_msg, text_to_msg, trajectory_to_msg
 from oxygen_ros.robot.chunk import JointCommand
 from oxygen_ros.robot.joints import MissingJoint
@@ -36,6 +37,8 @@ class InferenceOutputs:
         self._sentences = node.create_lifecycle_publisher(String, 'speech/sentences', 10, **qos)
         self._memory = node.create_lifecycle_publisher(MemoryEntry, 'memory', 10, **qos)
         self._subtasks = node.create_lifecycle_publisher(String, 'subtask', 10, **qos)
+        name = node.values['command.forward_controller']
+        self.controller = ForwardController(node, name) if name else None
         self._skipping = False
 
     def publish(self, event: Event) -> None:
@@ -57,6 +60,8 @@ class InferenceOutputs:
         self._node.diagnostics.commanded(command.source)
         if self._node.may_move:
             self._commands.publish(command_to_msg(command.names, limited, now_ns))
+            if self.controller is not None:
+                self.controller.publish(command.names, limited.positions)
 
     def hold(self) -> None:
         """Stop the command stream, and make a trajectory controller hold as well."""

@@ -68,9 +68,13 @@ PARAMETERS = (
     NodeParameter('memory.max_bytes', 100_000_000, 'Bytes of text that memory keeps.', 1),
     NodeParameter('command.rate', 50.0, 'Joint commands per second.', 1.0, 1000.0),
     NodeParameter('command.blend_time', 0.1, 'Seconds in which a new chunk takes over from the one before.', 0.0, 5.0),
+    NodeParameter('command.start_time', 0.5, 'Seconds in which the first chunk takes over from where the robot is; not '
+                  'with a blend_time of 0.', 0.0, 10.0),
     NodeParameter('command.lifetime', 1.0, 'Seconds after the stamp of their frame when commands expire.', 0.05, 60.0),
     NodeParameter('command.when_empty', WhenEmpty.HOLD.value, 'When chunks run out: hold, or stop commanding.',
                   choices=tuple(choice.value for choice in WhenEmpty)),
+    NodeParameter('command.forward_controller', '', 'Node name of a forward_command_controller that gets the positions '
+                  'as well, in the order of its parameter joints. Empty: none.'),
     NodeParameter('dry_run', False, 'Publish nothing that moves the robot.'),
     NodeParameter('allow_random_weights', False, 'Publish commands even with random weights (tests, demonstrations).'),
     NodeParameter('trace_file', '', 'File for a trace of the engine in the Chrome format; empty writes none.'),
@@ -97,5 +101,6 @@ def session_settings(values: Mapping[str, Any]) -> SessionSettings:
         model=values['model'], checkpoint=values['checkpoint'], robot=values['robot'], device=values['device'],
         dtype=values['dtype'], seed=values['seed'], engine=engine, answer=text('answer'), speech=text('speech'),
         memory=text('memory'), subtask=text('subtask'), blend_time=values['command.blend_time'],
+        start_time=values['command.start_time'],
         command_lifetime=values['command.lifetime'], when_empty=values['command.when_empty'],
         continuation=continuation)

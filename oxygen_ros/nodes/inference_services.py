@@ -142,7 +142,7 @@ class InferenceServices:
             response.message = 'accepted'
             if request.resume and node.session.commands.stopped:
                 node.get_logger().info('resuming after a stop')
-                node.session.commands.resume()
+                node.session.commands.resume(node.now_ns())
             elif node.session.commands.stopped:
                 response.message = 'accepted, but the robot is stopped: set resume to go on'
         return response

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from rclpy.clock import Clock, ClockType
 from rclpy.timer import Timer
 
 if TYPE_CHECKING:
@@ -32,7 +33,9 @@ class TaskTimers:
             tasks += [(values['subtask.rate'], lambda: node.submit_task('subtask', node.instruction)),
                       (values['speech.rate'], lambda: node.submit_task('speech')),
                       (values['memory.rate'], lambda: node.submit_task('memory'))]
-        self._timers = [node.create_timer(1.0 / rate, callback) for rate, callback in tasks if rate > 0]
+        # Simulated time sets the pace where it is used; timers on system time stand still when it is set back.
+        clock = None if node.get_clock().ros_time_is_active else Clock(clock_type=ClockType.STEADY_TIME)
+        self._timers = [node.create_timer(1.0 / rate, callback, clock=clock) for rate, callback in tasks if rate > 0]
 
     def stop(self) -> None:
         """Stop all timers."""

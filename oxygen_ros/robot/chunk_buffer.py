@@ -47,18 +47,21 @@ class ChunkBuffer:
 
     :param names: joints to command, the order of all vectors. Chunks may have another order and further joints.
     :param blend_ns: time over which a new chunk takes over; 0 jumps.
+    :param start_ns: the same for the first chunk, which takes over from where the robot is; None is `blend_ns`.
     :param lifetime_ns: commands expire so long after the stamp of their observation; the rest of the chunk is dropped.
     :param rest: for each joint what to command while nothing executes; None holds. See `Joint.rest`.
     """
 
     def __init__(self, names: Sequence[str], *, rest: Sequence[float | None] | None = None,
-                 blend_ns: int = 100_000_000, lifetime_ns: int = 2_000_000_000,
+                 blend_ns: int = 100_000_000, start_ns: int | None = None, lifetime_ns: int = 2_000_000_000,
                  interpolation: Interpolation = Interpolation.CUBIC, when_empty: WhenEmpty = WhenEmpty.HOLD) -> None:
-        if blend_ns < 0 or lifetime_ns <= 0:
-            raise ValueError(f'blend_ns {blend_ns} must not be negative, lifetime_ns {lifetime_ns} must be positive')
+        if min(blend_ns, start_ns or 0) < 0 or lifetime_ns <= 0:
+            raise ValueError(f'blend_ns {blend_ns} and start_ns {start_ns} must not be negative, '
+                             f'lifetime_ns {lifetime_ns} must be positive')
         self.names = tuple(names)
         self._rest = np.array(rest or [None] * len(self.names), dtype=np.float64)  # NaN holds
         self._blend_ns = blend_ns
+        self._start_ns = blend_ns if start_ns is None else start_ns
         self._lifetime_ns = lifetime_ns
         self._interpolation = Interpolation(interpolation)
         self._when_empty = WhenEmpty(when_empty)
@@ -73,7 +76,7 @@ class ChunkBuffer:
     def _drop_chunk(self) -> None:
         self._chunk: JointChunk | None = None
         self._curve: Curve | None = None
-        self._latest_ns = self._stop_ns = self._blend_start_ns = 0
+        self._latest_ns = self._stop_ns = self._blend_start_ns = self._blend_end_ns = 0
         self._offset = self._offset_velocity = np.zeros(len(self.names))
 
     def start(self, positions: np.ndarray) -> None:
@@ -125,8 +128,9 @@ class ChunkBuffer:
         stop_ns = min(curve.end_ns + chunk.period_ns, expiry_ns)
         positions, velocities = self._at(now_ns)
         target, target_velocity = curve.at(now_ns)
+        blend_ns = self._start_ns if self._curve is None else max(self._blend_ns, self._blend_end_ns - now_ns)
         self._newest, self._chunk, self._curve = frame, chunk, curve
-        self._stop_ns, self._blend_start_ns = stop_ns, now_ns
+        self._stop_ns, self._blend_start_ns, self._blend_end_ns = stop_ns, now_ns, now_ns + blend_ns
         self._offset, self._offset_velocity = positions - target, velocities - target_velocity
         return PushResult.BLENDED if executing else PushResult.STARTED
 
@@ -180,8 +184,8 @@ class ChunkBuffer:
         stopped = time_ns >= self._stop_ns
         if stopped:
             velocities = np.zeros_like(velocities)
-        blended_ns = time_ns - self._blend_start_ns
-        offset, offset_velocity = decay(self._offset, self._offset_velocity, blended_ns, self._blend_ns)
+        offset, offset_velocity = decay(self._offset, self._offset_velocity, time_ns - self._blend_start_ns,
+                                        self._blend_end_ns - self._blend_start_ns)
         positions, velocities = positions + offset, velocities + offset_velocity
         if stopped:
             return self._resting(positions), np.where(np.isnan(self._rest), velocities, 0.0)

@@ -27,12 +27,14 @@ class CommandStream:
         self._limiter = SafetyLimiter(joints)
         self._unmeasured = {joint.name: joint.default for joint in joints if not joint.measured}
         self._last_ns: int | None = None
+        self._resumed_ns = 0
         self.stopped = False
 
     def clear(self) -> None:
         """Forget chunks and positions, as for a new activation or a clock that jumped. A stop stays."""
         self._buffer.clear()
         self._last_ns = None
+        self._resumed_ns = 0
 
     def measured(self, names: tuple[str, ...], positions: np.ndarray) -> None:
         """Tell the measured joint positions; the first chunk begins there. Ignored while commands are being sent."""
@@ -57,6 +59,8 @@ class CommandStream:
         """
         if self.stopped:
             return None, None
+        if chunk.stamp_ns < self._resumed_ns:
+            return PushResult.OLDER_FRAME, None
         result = self._buffer.push(chunk, now_ns)
         trajectory = None
         if result in (PushResult.STARTED, PushResult.BLENDED):
@@ -89,6 +93,7 @@ class CommandStream:
         return JointTrajectory(self._buffer.names, now_ns, (HOLD_AFTER_NS,), positions, np.zeros_like(positions),
                                command.frame_number, command.stamp_ns)
 
-    def resume(self) -> None:
-        """Accept chunks again."""
+    def resume(self, now_ns: int = 0) -> None:
+        """Accept chunks again; not those of observations from before, which were asked for before the stop."""
         self.stopped = False
+        self._resumed_ns = now_ns

@@ -50,7 +50,7 @@ class TextSettings:
 class SessionSettings:
     """
     :param model, robot: names or paths of their files. :param checkpoint: directory, empty for random weights.
-    :param blend_time, command_lifetime: seconds; see `ChunkBuffer`. :param when_empty: 'hold' or 'stop'.
+    :param blend_time, start_time, command_lifetime: seconds; see `ChunkBuffer`. :param when_empty: 'hold' or 'stop'.
     :param continuation: real-time chunking, off by default.
     """
 
@@ -66,6 +66,7 @@ class SessionSettings:
     memory: TextSettings = field(default_factory=lambda: TextSettings(queue_limit=1))
     subtask: TextSettings = field(default_factory=lambda: TextSettings(max_tokens=24, timeout=5.0, queue_limit=1))
     blend_time: float = 0.1
+    start_time: float = 0.5
     command_lifetime: float = 1.0
     when_empty: str = 'hold'
     continuation: ContinuationSettings = field(default_factory=ContinuationSettings)
@@ -103,6 +104,7 @@ class Session:
         self.engine.warm_up(self.action.example())
         rest = [joint.rest for joint in robot.select(self.action.joints)]
         buffer = ChunkBuffer(self.action.joints, rest=rest, blend_ns=round(settings.blend_time * 1e9),
+                             start_ns=round(settings.start_time * 1e9) if settings.blend_time else 0,
                              lifetime_ns=round(settings.command_lifetime * 1e9),
                              when_empty=WhenEmpty(settings.when_empty))
         self.commands = CommandStream(robot, buffer)
