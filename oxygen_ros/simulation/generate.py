@@ -19,7 +19,7 @@ from oxygen_ros.simulation.renderer import Renderer
 from oxygen_ros.simulation.scene import Scene, apply_scene, sample_look, sample_scene
 
 FRAMES_PER_SHARD = 2000
-FRAMES_PER_PLACEMENT = 3  # frames, each with another look and posture, of objects at the same places
+FRAMES_PER_PLACEMENT = 4  # frames, each with another look and posture, of objects at the same places
 PATCH_SIZE = 14  # pixels
 PATCH_PIXELS = 10  # an object that covers less of a patch does not give it its class
 

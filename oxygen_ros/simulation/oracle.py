@@ -12,15 +12,12 @@ TOP_SPEED = 1.1  # rad/s, of the joint that has the longest way
 APPROACH = 0.35  # of the way that is left, in a period: slows down towards the goal
 
 # The arm bends to this as far as reaching allows: elbow outwards, rad, of the left arm.
-NOMINAL = np.array((-0.55, -0.55, 0.0, 1.2, 0.0, 0.0, 0.0))
+NOMINAL = np.array((-0.60, -0.50, 0.20, 1.0, 0.0, 0.0, -0.80))
 MIRROR = np.array((-1, -1, -1, 1, -1, -1, -1))  # to the right arm
 POINTING = np.array((0.40, -0.90, -0.30))  # where the left hand points, as far as reaching allows
-ITERATIONS = 120  # at most, towards posture and point
-FREE = 8  # at the end, towards the point alone
-DAMPING = 1e-4
-POSTURE_GAIN = 0.05
-POINTING_GAIN = 1.0
-SETTLED = 1e-3  # rad: a step that changes no more ends the search
+POSTURE_WEIGHT = 0.5  # of the posture, where the direction has 1
+ITERATIONS = 100  # at most; 10 are common
+SETTLED = 2e-4  # rad: a step that changes no more ends the search
 
 
 class Oracle:
@@ -54,8 +51,9 @@ class Oracle:
         """
         Return positions of JOINTS, float64 [14] rad: the fingertip of the arm at the point, the other arm at rest.
 
-        Damped least squares for the point; in its null space towards a nominal posture and direction of the hand. It
-        always begins at the nominal posture, so the result depends on the point alone, and smoothly.
+        Newton steps to the posture that reaches the point and else is nearest to a nominal posture and direction of the
+        hand (least squares under the constraint of the point). They always begin at the nominal posture, so the result
+        depends on the point alone, and smoothly.
 
         :param point: float [3], m.
         """
@@ -63,31 +61,34 @@ class Oracle:
         nominal = NOMINAL * mirror
         pointing = POINTING * (1, 1 if arm == 'left' else -1, 1)
         pointing = pointing / np.linalg.norm(pointing)
-        lower, upper = self._limits[arm]
+        lower, upper = self._limits[arm] + ((0.02,), (-0.02,))
         joints = self.rest.copy()
         columns = slice(0, 7) if arm == 'left' else slice(7, 14)
         joints[columns] = nominal
         position, rotation = np.empty((3, self._model.nv)), np.empty((3, self._model.nv))
-        turn = np.empty(3)
-        left = ITERATIONS
-        while left:
-            left -= 1
+        system = np.zeros((10, 10))
+        for _ in range(ITERATIONS):
             self._set(joints)
             self._mujoco.mj_comPos(self._model, self._data)
             self._mujoco.mj_jacSite(self._model, self._data, position, rotation, self._site[arm])
             jacobian, turning = position[:, self._dofs[arm]], rotation[:, self._dofs[arm]]
             error = np.asarray(point) - self._data.site_xpos[self._site[arm]]
-            inverse = jacobian.T @ np.linalg.inv(jacobian @ jacobian.T + DAMPING * np.eye(3))
-            step = inverse @ error
-            if left >= FREE:
-                axis = -self._data.site_xmat[self._site[arm]].reshape(3, 3)[:, 2]
-                self._mujoco.mju_cross(turn, axis, pointing)
-                wish = POSTURE_GAIN * (nominal - joints[columns]) + POINTING_GAIN * turning.T @ turn
-                step += wish - inverse @ (jacobian @ wish)
-            step = np.clip(step, -0.2, 0.2)
-            joints[columns] = np.clip(joints[columns] + step, lower + 0.02, upper - 0.02)
-            if left >= FREE and np.abs(step).max() < SETTLED:
-                left = FREE
+            axis = -self._data.site_xmat[self._site[arm]].reshape(3, 3)[:, 2]
+            x, y, z = axis
+            turn = np.array(((0, z, -y), (-z, 0, x), (y, -x, 0))) @ turning  # of the axis, by the joints
+            wish = turn.T @ (pointing - axis) + POSTURE_WEIGHT * (nominal - joints[columns])
+            system[:7, :7] = turn.T @ turn + POSTURE_WEIGHT * np.eye(7)
+            system[:7, 7:], system[7:, :7] = jacobian.T, jacobian
+            wish = np.concatenate([wish, error])
+            step = np.linalg.solve(system, wish)[:7]
+            at = joints[columns].copy()
+            stuck = ((at <= lower) & (step < 0)) | ((at >= upper) & (step > 0))
+            if stuck.any():  # joints at their limits: the others do it
+                system[np.arange(7), np.arange(7)] += stuck * 1e3
+                step = np.linalg.solve(system, wish)[:7]
+            joints[columns] = np.clip(at + np.clip(step, -0.3, 0.3), lower, upper)
+            if np.abs(joints[columns] - at).max() < SETTLED:
+                break
         return joints
 
     def chunk(self, joints: np.ndarray, goal: np.ndarray, horizon: int = HORIZON) -> np.ndarray:

@@ -44,6 +44,7 @@ def _make_current() -> None:
     global _context
     if _context is None:
         backend = choose_backend()
+        os.environ.setdefault('LP_NUM_THREADS', '0')  # Mesa: threads cost more than they give for pictures so small
         try:
             if backend == 'osmesa':
                 from mujoco.osmesa import GLContext

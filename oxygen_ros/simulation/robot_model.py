@@ -30,6 +30,11 @@ MAX_CLUTTER = 4
 HEAD_CAMERA = (0.10, 0.0, SHOULDER_HEIGHT + 0.34)  # m
 HEAD_TARGET = (0.385, 0.0, TABLE_HEIGHT)  # m: what it looks at
 HEAD_FOV = 46.0  # degrees
+# In the frame of the left gripper's base: beside the hand, looking past the fingertip. (The maker's look between the
+# fingers, which are closed here.)
+WRIST_CAMERA = (0.06, -0.08, -0.07)  # m
+WRIST_TARGET = (-0.06, 0.0, -0.20)
+WRIST_FOV = 70.0  # degrees
 TIMESTEP = 0.002  # s
 MAX_IMAGE_SIZE = 640  # pixels
 IMAGE_SIZE = 112  # pixels: what a policy sees
@@ -77,12 +82,18 @@ def build_model():
             body.gravcomp = 1.0  # as the maker's controller does; without it the arms sag by centimetres
     for arm in ARMS:
         hand = spec.body(f'openarm_{arm}_ee_base_link')
+        spec.delete(spec.camera(CAMERAS[f'{arm}_wrist']))
+        position = np.multiply(WRIST_CAMERA, (1, 1 if arm == 'left' else -1, 1))
+        hand.add_camera(name=CAMERAS[f'{arm}_wrist'], pos=position, fovy=WRIST_FOV,
+                        quat=look_at(position, WRIST_TARGET, up=(1, 0, 0)))
         hand.add_site(name=f'{arm}_fingertip', pos=FINGERTIP, size=[0.004] * 3, group=4)
     spec.option.timestep = TIMESTEP
     spec.option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
     spec.visual.quality.offsamples = 0
     spec.visual.global_.offwidth = spec.visual.global_.offheight = MAX_IMAGE_SIZE
-    spec.visual.map.znear = 0.01
+    spec.stat.extent = 1.0  # m: the unit of znear
+    spec.visual.map.znear = 0.005  # hands and objects come near to the wrist cameras
+    spec.visual.map.zfar = 20.0
     _add_surroundings(mujoco, spec, openarm)
     return spec.compile()
 
@@ -132,22 +143,23 @@ def _add_surroundings(mujoco, spec, openarm) -> None:
             body.add_geom(name=f'{kind}{number}', type=shape.mjGEOM_BOX, size=(0.03, 0.03, 0.03), rgba=(1, 1, 1, 1))
 
 
-def look_at(position, target, roll: float = 0.0) -> np.ndarray:
+def look_at(position, target, roll: float = 0.0, up=(0.0, 0.0, 1.0)) -> np.ndarray:
     """
-    Return the orientation of a camera as a quaternion (w, x, y, z): it looks at the target with up upwards.
+    Return the orientation of a camera as a quaternion (w, x, y, z): it looks at the target.
 
     :param position: m.
-    :param target: m, not straight above or below.
+    :param target: m.
     :param roll: rad, about the line of sight.
+    :param up: what is upwards in the picture; not the line of sight.
     """
     import mujoco
     back = np.subtract(position, target)
     back = back / np.linalg.norm(back)
-    right = np.cross((0, 0, 1), back)
+    right = np.cross(up, back)
     right /= np.linalg.norm(right)
-    up = np.cross(back, right)
+    down = np.cross(right, back)
     c, s = np.cos(roll), np.sin(roll)
-    matrix = np.stack([c * right + s * up, c * up - s * right, back], axis=1)
+    matrix = np.stack([c * right - s * down, -c * down - s * right, back], axis=1)
     quaternion = np.empty(4)
     mujoco.mju_mat2Quat(quaternion, matrix.ravel())
     return quaternion
