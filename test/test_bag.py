@@ -6,6 +6,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import yaml
+from mcap.writer import CompressionType
+from mcap.writer import Writer as McapWriter
+from rosbags.interfaces import QosReliability
 
 from oxygen_ros.errors import BagError
 from oxygen_ros.replay.bag import Bag, shortfalls
@@ -272,3 +276,86 @@ def test_other_files_are_refused_with_their_kind(tmp_path):
         file.write_bytes(content)
         with pytest.raises(BagError, match=reason):
             Bag(file)
+
+
+QOS_OLD = '- history: 3\n  depth: 0\n  reliability: 2\n  durability: 2\n' + ''.join(
+    f'  {name}:\n    sec: 0\n    nsec: 0\n' for name in ('deadline', 'lifespan')) + (
+    '  liveliness: 1\n  liveliness_lease_duration:\n    sec: 0\n    nsec: 0\n'
+    '  avoid_ros_namespace_conventions: false')
+QOS_NEW = [{'history': 'unknown', 'depth': 0, 'reliability': 'best_effort', 'durability': 'volatile',
+            'deadline': {'sec': 0, 'nsec': 0}, 'lifespan': {'sec': 0, 'nsec': 0}, 'liveliness': 'automatic',
+            'liveliness_lease_duration': {'sec': 0, 'nsec': 0}, 'avoid_ros_namespace_conventions': False}]
+
+
+def metadata(version, storage, file):
+    """Return metadata.yaml as rosbag2 of that version writes it, for the two topics of case 79."""
+    def topic(name, type_, count):
+        entry = {'name': name, 'type': type_, 'serialization_format': 'cdr'}
+        if version >= 4:
+            entry['offered_qos_profiles'] = QOS_NEW if version >= 9 else QOS_OLD
+        if version >= 7:
+            entry['type_description_hash'] = 'RIHS01_' + 64 * '0'
+        return {'topic_metadata': entry, 'message_count': count}
+
+    content = {
+        'version': version, 'storage_identifier': storage,
+        'relative_file_paths': [f'bag/{file}' if version < 4 else file],
+        'duration': {'nanoseconds': 900_000_000}, 'starting_time': {'nanoseconds_since_epoch': 1_700_000_000 * 10**9},
+        'message_count': 20, 'topics_with_message_count': [
+            topic('/left/image_raw', 'sensor_msgs/msg/Image', 10),
+            topic('/joint_states', 'sensor_msgs/msg/JointState', 10)]}
+    if version >= 3:
+        content |= {'compression_format': '', 'compression_mode': ''}
+    if version >= 5:
+        content['files'] = [{'path': file, 'starting_time': content['starting_time'],
+                             'duration': content['duration'], 'message_count': 20}]
+    if version >= 6:
+        content['custom_data'] = None
+    if version >= 8:
+        content['ros_distro'] = 'rolling'
+    return yaml.safe_dump({'rosbag2_bagfile_information': content})
+
+
+@pytest.mark.parametrize('storage', ['mcap', 'sqlite3'])
+@pytest.mark.parametrize('version', range(1, 10))
+def test_metadata_of_every_version_is_understood(tmp_path, version, storage):
+    (source,) = (CASES / '79-no-metadata-yaml' / f'bag_{storage}').iterdir()
+    shutil.copy(source, tmp_path)
+    (tmp_path / 'metadata.yaml').write_text(metadata(version, storage, source.name))
+    with Bag(tmp_path) as bag:
+        assert bag.notes == [] and bag.count == len(list(bag.messages())) == 20
+        assert {topic.name: topic.promised for topic in bag.topics} == {'/left/image_raw': 10, '/joint_states': 10}
+        if version >= 4:
+            assert {qos.reliability for topic in bag.topics for qos in topic.qos} == {QosReliability.BEST_EFFORT}
+        assert {bool(topic.type_hash) for topic in bag.topics} == {version >= 7}
+
+
+@pytest.mark.parametrize('compression', CompressionType)
+def test_chunks_are_decompressed(tmp_path, compression):
+    path = tmp_path / 'bag.mcap'
+    with path.open('wb') as file:
+        writer = McapWriter(file, compression=compression, chunk_size=300)
+        writer.start('ros2')
+        schema = writer.register_schema('std_msgs/msg/String', 'ros2msg', b'string data')
+        channel = writer.register_channel('/text', 'cdr', schema)
+        for number in range(50):
+            word = f'{number:04}'.encode() + b'\0'
+            writer.add_message(channel, number, b'\0\1\0\0' + len(word).to_bytes(4, 'little') + word, number)
+        writer.finish()
+    messages, notes, _ = read(path)
+    assert texts(messages) == [f'{number:04}' for number in range(50)] and notes == []
+
+
+def test_topics_of_unknown_types_and_service_events_are_listed(tmp_path):
+    path = tmp_path / 'bag.mcap'
+    with path.open('wb') as file:
+        writer = McapWriter(file)
+        writer.start('ros2')
+        for topic, type_ in (('/mine', 'my_msgs/msg/Thing'), ('/ask/_service_event', 'oxygen_ros/srv/Ask_Event')):
+            schema = writer.register_schema(type_, 'ros2msg', b'uint8 x')
+            writer.add_message(writer.register_channel(topic, 'cdr', schema), 1, b'\0\1\0\0\7', 1)
+        writer.finish()
+    with Bag(path) as bag:
+        assert {topic.name: (topic.type, topic.count) for topic in bag.topics} == {
+            '/mine': ('my_msgs/msg/Thing', 1), '/ask/_service_event': ('oxygen_ros/srv/Ask_Event', 1)}
+        assert len(list(bag.messages())) == 2

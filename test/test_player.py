@@ -9,7 +9,7 @@ import pytest
 
 from oxygen_ros.errors import ConfigError
 from oxygen_ros.replay.bag import Bag, Topic
-from oxygen_ros.replay.player import Player, Timing
+from oxygen_ros.replay.player import Order, Player, Timing
 from oxygen_ros.replay.recorded import Message
 from oxygen_ros.replay.selection import is_own_output, parse_remaps, select_topics
 from oxygen_ros.replay.stamps import clock_message, read_stamp, write_stamp
@@ -266,3 +266,70 @@ def test_g1_recording_loops_with_increasing_stamps():
             assert stamp > latest.get(item.topic, 0)
             latest[item.topic] = stamp
         assert player.loops == 2 and len(latest) == 4
+
+
+def test_header_order_undoes_what_the_way_to_the_recorder_did():
+    """The image comes 0.15 s after it was taken, the joints at once: by stamp the image is before the joints."""
+    messages = [stamped(0, stamp=RECORDED), stamped(0.1, stamp=RECORDED + SECOND // 10),
+                stamped(0.15, '/image', IMAGE, stamp=RECORDED + SECOND // 100),
+                stamped(0.2, stamp=RECORDED + SECOND // 5), stamped(0.3, stamp=RECORDED + 3 * SECOND // 10)]
+    _, items = played(messages, order=Order.HEADER)
+    assert [(item.topic, at) for item, at in zip(items, seconds(items))] == [
+        ('/joint_states', 0), ('/image', 0.01), ('/joint_states', 0.1), ('/joint_states', 0.2), ('/joint_states', 0.3)]
+    assert [item.data for item in items] == [messages[i].data for i in (0, 2, 1, 3, 4)]
+    _, items = played(messages, order=Order.HEADER, rate=2.0)
+    assert seconds(items) == [0, 0.005, 0.05, 0.1, 0.15]
+    assert [item.topic for item in played(messages)[1]][2] == '/image'
+
+
+def test_header_order_keeps_messages_without_a_usable_stamp_in_their_place():
+    text = Message(RECORDED + SECOND // 2, '/text', STRING, b'\0\1\0\0\3\0\0\0hi\0\0\0\0')
+    old = stamped(0.6, '/map', IMAGE, stamp=RECORDED - 500 * SECOND)
+    unset = stamped(0.7, stamp=0)
+    messages = [stamped(0.1 * i, '/image', IMAGE) for i in range(5)] + [text, old, unset, stamped(0.8, '/image', IMAGE)]
+    player, items = played(messages, order=Order.HEADER)
+    assert [item.topic for item in items] == [message.topic for message in messages]
+    assert seconds(items)[5:] == [0.5, 0.6, 0.7, 0.8]
+    assert any('/map: the stamps of 1 messages' in note for note in player.notes)
+
+
+def test_header_order_follows_a_simulation_that_was_slower_than_the_recorder():
+    """Stamps of simulated time, which ran at half speed: the recording is played as the simulation went."""
+    messages = [stamped(0.2 * i, stamp=100 * SECOND + i * SECOND // 10) for i in range(60)]
+    _, items = played(messages, order=Order.HEADER)
+    assert seconds(items) == [round(0.1 * i, 6) for i in range(60)]
+    assert seconds(played(messages)[1])[-1] == 11.8
+
+
+def test_header_order_holds_back_no_more_than_its_window():
+    bag = MemoryBag([stamped(0.1 * i) for i in range(1000)])
+    taken = []
+    source, bag.messages = bag.messages, lambda topics: (taken.append(1) or message for message in source(topics))
+    schedule = Player(bag, bag.topics, Timing(order=Order.HEADER)).schedule(START, NOW)
+    list(islice(schedule, 700))
+    assert len(taken) <= 700 + 25
+
+
+def test_pause_moves_what_follows_and_recorded_time_stands_still():
+    bag = MemoryBag([stamped(0), stamped(1), stamped(2)])
+    player = Player(bag, bag.topics, Timing(clock_hz=1.0))
+    schedule = player.schedule(START, NOW)
+    items = [next(schedule) for _ in range(3)]  # clock and message at 0, clock at 1
+    items[2] = player.postpone(items[2], 5 * SECOND)
+    items += schedule
+    assert [(item.topic, at) for item, at in zip(items, seconds(items))] == [
+        ('/clock', 0), ('/joint_states', 0), ('/clock', 6), ('/joint_states', 6), ('/clock', 7), ('/joint_states', 7)]
+    assert [read_stamp(item.data) - RECORDED for item in items] == [i // 2 * SECOND for i in range(6)]
+
+
+def test_pause_with_restamp_goes_on_at_a_later_time():
+    bag = MemoryBag([stamped(0), stamped(1), stamped(2)])
+    player = Player(bag, bag.topics, Timing(restamp=True, clock_hz=1.0))
+    schedule = player.schedule(START, NOW)
+    items = [next(schedule) for _ in range(3)]
+    items[2] = player.postpone(items[2], 5 * SECOND)
+    items[3:] = [next(schedule)]
+    items[3] = player.postpone(items[3], SECOND)
+    items += schedule
+    assert seconds(items) == [0, 0, 6, 7, 8, 8]
+    assert [read_stamp(item.data) - NOW for item in items] == [0, 0, 6 * SECOND, 7 * SECOND, 8 * SECOND, 8 * SECOND]

@@ -11,7 +11,8 @@ from oxygen_ros.replay.recorded import Message
 from oxygen_ros.replay.stamps import SECOND, read_stamp
 
 WINDOW_NS = 2 * SECOND  # by which a message may have been recorded later than it was stamped, against the others
-FIRST = 500  # messages that tell how stamps and times of recording are related
+FIRST = 500  # messages among which the first stamps are looked for
+SAMPLE = 21  # stamps that tell how they and times of recording are related at the beginning
 
 
 class HeaderOrder:
@@ -33,7 +34,7 @@ class HeaderOrder:
         messages = iter(messages)
         first = list(islice(messages, FIRST))
         distances = [message.time_ns - stamp for message in first if (stamp := self._stamp(message))]
-        usual = median_low(distances) if distances else 0  # from a stamp to the clock of the recording
+        usual = median_low(distances[:SAMPLE]) if distances else 0  # from a stamp to the clock of the recording
         shift = usual  # follows stamps whose clock runs slower or faster than that of the recording
         waiting: list[tuple[int, int, Message]] = []
         latest = self._not_before
