@@ -12,6 +12,7 @@ from oxygen_ros.errors import ConfigError
 from oxygen_ros.models.checkpoint_statistics import read_statistics
 from oxygen_ros.models.registry import LoadOptions, load_model, read_model_file
 from oxygen_ros.robot.robot_file import load_robot
+from oxygen_ros.simulation.dataset import write_shard
 from oxygen_ros.training.batches import choose_frames, generator, pack
 from oxygen_ros.training.export import export
 from oxygen_ros.training.packed import NO_TARGET, PackedForward
@@ -64,11 +65,32 @@ def test_run_folder_is_for_one_recipe(dataset, tmp_path):
         trainer(dataset, tmp_path / 'run', seed=2, steps=9)
 
 
-def test_every_frame_comes_once_per_epoch():
-    seen = np.concatenate([choose_frames(10, BATCH, 5, step) for step in range(5)])  # 20 frames: two epochs
-    assert np.bincount(seen).tolist() == [2] * 10
-    again = np.concatenate([choose_frames(10, BATCH, 6, step) for step in range(5)])
-    assert not np.array_equal(seen, again)
+def test_frames_of_a_step_depend_on_seed_and_step_alone():
+    steps = [choose_frames(10, BATCH, 5, step) for step in range(200)]
+    assert all(len(set(frames)) == BATCH.frames for frames in steps)
+    counts = np.bincount(np.concatenate(steps))
+    assert len(counts) == 10 and counts.min() > 50  # of 80 on average
+    assert np.array_equal(steps[7], choose_frames(10, BATCH, 5, 7))
+    assert any(not np.array_equal(steps[i], choose_frames(10, BATCH, 6, i)) for i in range(3))
+
+
+def test_run_waits_for_frames_that_are_still_being_made(dataset, tmp_path, monkeypatch):
+    growing = make_dataset(tmp_path / 'data')
+    learner = trainer(growing, tmp_path / 'run', data_frames=20, first_frames=8, frames_per_step=2.0)
+    assert [learner.config.frames_at(step) for step in (0, 2, 9)] == [8, 12, 20]
+    learner.batch(2)
+
+    def work_goes_on(seconds):
+        write_shard(tmp_path / 'data', 1, list(growing.shards[0])[:8])
+
+    monkeypatch.setattr('oxygen_ros.training.trainer.time.sleep', work_goes_on)
+    learner.batch(9)
+    assert len(growing) == 20
+
+
+def test_run_does_not_begin_with_too_few_frames(dataset, tmp_path):
+    with pytest.raises(ConfigError, match='begins with 13 frames'):
+        trainer(dataset, tmp_path / 'run', data_frames=30, first_frames=13)
 
 
 def test_batches_are_the_same_whenever_they_are_made_and_all_of_one_shape(dataset, tmp_path):

@@ -79,29 +79,8 @@ def generator(seed: int, step: int) -> np.random.Generator:
 
 
 def choose_frames(count: int, settings: BatchSettings, seed: int, step: int) -> np.ndarray:
-    """
-    Return the frames of a step, sorted: every frame once per epoch, epochs in different orders.
-
-    :param count: frames of the dataset.
-    """
-    first = step * settings.frames
-    wanted = np.arange(first, first + settings.frames)
-    epochs = wanted // count
-    return np.sort(np.concatenate([
-        _order(count, seed, int(epoch))[wanted[epochs == epoch] - epoch * count] for epoch in np.unique(epochs)]))
-
-
-_orders: dict[tuple[int, int, int], np.ndarray] = {}
-
-
-def _order(count: int, seed: int, epoch: int) -> np.ndarray:
-    """Return the order of the frames in an epoch."""
-    key = count, seed, epoch
-    if key not in _orders:
-        while len(_orders) > 1:
-            _orders.pop(next(iter(_orders)))
-        _orders[key] = np.random.default_rng([seed, 1 << 32, epoch]).permutation(count)
-    return _orders[key]
+    """Return the frames of a step, drawn from the first `count` frames of the dataset, no two alike, in order."""
+    return np.sort(np.random.default_rng([seed, 1 << 32, step]).choice(count, settings.frames, replace=False))
 
 
 def shows_all_cameras(settings: BatchSettings, seed: int, step: int) -> bool:

@@ -20,6 +20,8 @@ class TrainingConfig:
     """
     :param model, robot: names or paths of their files. :param seed: of weights, data order and noise.
     :param data_frames: frames of the dataset that are used, the first ones; 0 takes what there is at the start.
+    :param first_frames: of them, those of the first step; 0: all. :param frames_per_step: how many more are used step by
+        step. So training can begin while the dataset is being made; a step whose frames are not there waits for them.
     :param vision_steps: steps of the vision tower alone, with batches of `vision_frames`.
     :param steps: steps of everything, after those.
     :param learning_rate: peak; it rises over `warm_up` steps and falls along a cosine to `last_rate` of itself.
@@ -32,6 +34,8 @@ class TrainingConfig:
     robot: str = 'openarm'
     seed: int = 0
     data_frames: int = 0
+    first_frames: int = 0
+    frames_per_step: float = 0.0
     batch: BatchSettings = field(default_factory=BatchSettings)
     loss: LossWeights = field(default_factory=LossWeights)
     vision_steps: int = 1500
@@ -49,12 +53,18 @@ class TrainingConfig:
     evaluation_frames: int = 256
 
     def __post_init__(self) -> None:
-        for name in ('vision_steps', 'steps', 'data_frames'):
+        for name in ('vision_steps', 'steps', 'data_frames', 'first_frames', 'frames_per_step'):
             if getattr(self, name) < 0:
                 raise ValueError(f'{name} {getattr(self, name)} must not be negative')
         for name in ('vision_frames', 'warm_up', 'save_every', 'evaluate_every', 'evaluation_frames'):
             if getattr(self, name) < 1:
                 raise ValueError(f'{name} {getattr(self, name)} must be at least 1')
+
+    def frames_at(self, step: int) -> int:
+        """Return how many frames a step draws from."""
+        if not self.first_frames:
+            return self.data_frames
+        return min(self.data_frames, self.first_frames + int(self.frames_per_step * step))
 
     def to_mapping(self) -> dict:
         """Return plain data, for YAML and JSON."""

@@ -59,7 +59,7 @@ def main(arguments: argparse.Namespace) -> int:
     from oxygen_ros.training.trainer import Trainer
     trainer = Trainer(config, dataset, folder, held_out, not arguments.no_compile, _bfloat16(arguments.precision))
     parameters = sum(parameter.numel() for parameter in trainer.network.parameters())
-    print(f'{parameters / 1e6:.2f} million parameters, {trainer.frames} frames, step {trainer.state.step} of '
+    print(f'{parameters / 1e6:.2f} million parameters, {len(dataset)} frames, step {trainer.state.step} of '
           f'{trainer.last_step}', flush=True)
     ended = []
     for number in (signal.SIGINT, signal.SIGTERM):

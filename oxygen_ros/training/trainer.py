@@ -36,6 +36,7 @@ from oxygen_ros.training.state import TrainingState
 logger = logging.getLogger(__name__)
 
 LOG_EVERY = 50  # steps between two lines of the log
+WAIT = 5.0  # seconds between two looks for frames that are still being made
 EVALUATION_FRAMES = 64  # of one batch of an evaluation
 
 
@@ -54,10 +55,10 @@ class Trainer:
                  compiled: bool = False, bfloat16: bool = False) -> None:
         self.config, self.dataset, self.folder, self.held_out = config, dataset, folder, held_out
         self.bfloat16 = bfloat16
-        self.frames = config.data_frames or len(dataset)
-        if not 0 < self.frames <= len(dataset):
-            raise ConfigError(f'data_frames is {config.data_frames}, {dataset.directory} has {len(dataset)} frames: '
-                              'wait for more, or lower it')
+        first = config.frames_at(0)
+        if not 0 < first <= len(dataset):
+            raise ConfigError(f'the run begins with {first} frames, {dataset.directory} has {len(dataset)}: wait for '
+                              'more, or lower data_frames or first_frames')
         self.model_file = read_model_file(config.model)
         robot = load_robot(config.robot)
         model = TinyModel(self.model_file.content, LoadOptions(seed=config.seed))  # for its prompts and tokens
@@ -65,7 +66,7 @@ class Trainer:
             raise ConfigError(f'the dataset has cameras {list(dataset.info.cameras)}, model {config.model} '
                               f'{list(model.spec.cameras)}: they must be the same')
         layout = robot.layout(self.model_file.layout)
-        self.statistics = folder.statistics(lambda: measure(dataset, self.frames, layout))
+        self.statistics = folder.statistics(lambda: measure(dataset, first, layout))
         self.encoder = Encoder(model, with_statistics(layout, self.statistics), dataset.info.joints)
         # A network of its own: one that is loaded to run may keep its weights in another form.
         self.network = Pi0Network(model.network.config)
@@ -132,10 +133,20 @@ class Trainer:
         settings, all_cameras = config.batch, shows_all_cameras(config.batch, config.seed, step)
         if step < config.vision_steps:
             settings, all_cameras = replace(settings, frames=config.vision_frames), False
-        indices = choose_frames(self.frames, settings, config.seed, step)
+        indices = choose_frames(self._wait_for_frames(step), settings, config.seed, step)
         random = generator(config.seed, step)
         examples = [self.encoder.example(self.dataset, int(index), random) for index in indices]
         return pack(examples, settings, random, all_cameras)
+
+    def _wait_for_frames(self, step: int) -> int:
+        """Return how many frames a step draws from, when they are there."""
+        wanted = self.config.frames_at(step)
+        if len(self.dataset) < wanted and self.dataset.refresh() < wanted:
+            logger.warning('step %d waits for frame %d, %s has %d', step, wanted, self.dataset.directory,
+                           len(self.dataset))
+            while self.dataset.refresh() < wanted:
+                time.sleep(WAIT)
+        return wanted
 
     def evaluate(self) -> dict[str, float]:
         """Return figures of the averaged weights on held-out frames: of the first camera alone, and of all cameras."""
