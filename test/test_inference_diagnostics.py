@@ -27,7 +27,9 @@ class FakeNode:
         self.session = SimpleNamespace(
             spec=SimpleNamespace(random_weights=False, name='tiny', weights='w'),
             commands=SimpleNamespace(stopped=False), action=SimpleNamespace(robot=SimpleNamespace(name='robot')))
-        self.memory = SimpleNamespace(store=SimpleNamespace(path='memory.db'))
+        self.qos_watch = SimpleNamespace(check=lambda: ())
+        self.outputs = SimpleNamespace(controller=None)
+        self.memory = SimpleNamespace(path='memory.db')
 
     def create_publisher(self, kind, topic, depth):
         return SimpleNamespace(publish=lambda message: self.heard.append(message))

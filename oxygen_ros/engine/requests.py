@@ -149,6 +149,7 @@ class TextDelta:
     New text of a request. `finish` is None while more follows; `inputs` is None if the request was never started.
 
     :param sequence: number of this piece from 0. :param tokens: generated so far. :param elapsed: seconds from arrival.
+    :param message: explains the end. :param left_out: in the last piece, what the prompt lacked, in words.
     """
 
     request: TextRequest
@@ -159,6 +160,7 @@ class TextDelta:
     elapsed: float
     finish: FinishReason | None = None
     message: str = ''
+    left_out: str = ''
 
 
 Event = ActionChunk | ActionSkipped | TextDelta

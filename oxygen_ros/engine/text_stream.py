@@ -68,9 +68,8 @@ class TextStream:
         """Return the text since the piece before; with a finish reason, the last piece."""
         if finish is not None:
             self._flush()
-            message = '; '.join(filter(None, [message, self.left_out]))
         delta = TextDelta(self.request, self.inputs, self._sequence, self._pending, self.tokens,
-                          now - self.request.arrived, finish, message)
+                          now - self.request.arrived, finish, message, self.left_out if finish else '')
         self.said += self._pending
         self._pending = ''
         self._sequence += 1

@@ -31,7 +31,7 @@ class Exchange:
 class PromptContext:
     """
     :param exchanges: of the conversation, oldest first.
-    :param notes: texts from memory, most relevant first. They are data: adapters put them into a prompt with `quoted_notes`.
+    :param notes: texts from memory, most relevant first. They are data: adapters write them with `quoted_notes`.
     """
 
     exchanges: tuple[Exchange, ...] = ()

@@ -21,22 +21,21 @@ from rclpy.qos_overriding_options import QoSOverridingOptions
 from std_msgs.msg import String
 
 from oxygen_ros.engine.engine import Engine
-from oxygen_ros.engine.requests import AdmissionError, Event, FinishReason, TextDelta, TextRequest
-from oxygen_ros.engine.statistics import EngineStatus as Status
+from oxygen_ros.engine.requests import Event, TextDelta
 from oxygen_ros.engine.trace import Tracer
 from oxygen_ros.engine.worker import Worker, WorkerFailed
 from oxygen_ros.errors import ConfigError, OxygenError
 from oxygen_ros.memory.keeper import MemoryKeeper
-from oxygen_ros.memory.store import MemoryStore
 from oxygen_ros.models.checkpoints import LogProgress
-from oxygen_ros.msg import EngineStatus, Frame
+from oxygen_ros.msg import Frame
 from oxygen_ros.nodes.clock_watch import ClockWatch
 from oxygen_ros.nodes.conversion import observation_from_msg
 from oxygen_ros.nodes.inference_diagnostics import InferenceDiagnostics
-from oxygen_ros.nodes.inference_messages import status_to_msg
 from oxygen_ros.nodes.inference_outputs import InferenceOutputs
-from oxygen_ros.nodes.inference_parameters import PARAMETERS, session_settings
+from oxygen_ros.nodes.inference_parameters import PARAMETERS, memory_keeper, session_settings
 from oxygen_ros.nodes.inference_services import InferenceServices
+from oxygen_ros.nodes.inference_status import InferenceStatus
+from oxygen_ros.nodes.inference_texts import InferenceTexts
 from oxygen_ros.nodes.latched_text import LatchedText
 from oxygen_ros.nodes.lifecycle_requests import refuse_impossible_transitions
 from oxygen_ros.nodes.mailbox import Mailbox
@@ -58,6 +57,7 @@ class InferenceNode(LifecycleNode):
         self.session: Session | None = None
         self.worker: Worker | None = None
         self.memory: MemoryKeeper | None = None
+        self._tracer: Tracer | None = None
         self.active = False
         self.forgetting: object | None = None  # while the engine may still act on what was before a jump of the clock
         self.instruction = ''
@@ -65,21 +65,19 @@ class InferenceNode(LifecycleNode):
         self.diagnostics = InferenceDiagnostics(self)
         qos = {'qos_overriding_options': QoSOverridingOptions.with_default_policies()}
         self.outputs = InferenceOutputs(self, qos)
-        self._status = self.create_publisher(EngineStatus, 'status', 10, **qos)
         self.create_subscription(Frame, 'frames', self._on_frame, 2, **qos)
         self._instructions = LatchedText(self, 'instruction', self._on_instruction)
         self.qos_watch = QosWatch(self, (self._instructions.latched_subscription,))
-        self.create_subscription(String, 'utterance', self._on_utterance, 10, **qos)
+        self.texts = InferenceTexts(self)
+        self.create_subscription(String, 'utterance', self.texts.utterance, 10, **qos)
         self.service_calls = InferenceServices(self)
-        # Whatever happens to ROS time, the status goes out: it is what says that the clock does not run.
-        steady = Clock(clock_type=ClockType.STEADY_TIME)
-        self.create_timer(1.0, self._publish_status, clock=steady)
+        self._status = InferenceStatus(self, qos)
         self.clock_watch = ClockWatch(self, self._on_clock_jump)
         self._task_timers = TaskTimers(self)
         self._failure: OxygenError | None = None
         self._autostart = None
         if self.values['autostart']:
-            self._autostart = self.create_timer(0.0, self._start_itself, clock=steady)
+            self._autostart = self.create_timer(0.0, self._start_itself, clock=Clock(clock_type=ClockType.STEADY_TIME))
         else:
             self.get_logger().info('waiting for the transition configure; autostart would make it')
 
@@ -128,6 +126,13 @@ class InferenceNode(LifecycleNode):
         self._release()
         return super().on_shutdown(state)
 
+    def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """A transition went wrong half way: free everything, so that the node can be configured again."""
+        self.get_logger().error('a transition failed: the robot holds, the model is freed; configure may help')
+        self._release()
+        super().on_error(state)
+        return TransitionCallbackReturn.SUCCESS
+
     def destroy_node(self) -> None:
         """Make the robot safe, then end all threads."""
         self._release()
@@ -136,20 +141,17 @@ class InferenceNode(LifecycleNode):
     def _configure(self) -> None:
         values = self.values
         torch.set_num_threads(values['threads'] or max(1, (os.cpu_count() or 2) // 2))
-        store = MemoryStore(values['memory.path'], max_entries=values['memory.max_entries'],
-                            max_age_ns=round(values['memory.max_age'] * 1e9) or None,
-                            max_bytes=values['memory.max_bytes'])
-        self.memory = MemoryKeeper(store)
-        if store.warning:
-            self.get_logger().warning(store.warning)
+        self.diagnostics.memory_report = ''
+        self.memory = memory_keeper(values, lambda text: self.mailbox.put(
+            lambda: self.diagnostics.memory_reported(text)))
         started = time.monotonic()
         try:
-            tracer = Tracer(values['trace_file'] or None)
+            self._tracer = Tracer(values['trace_file'] or None)
         except OSError as error:
             raise OxygenError(f'trace_file {values["trace_file"]!r} cannot be written: {error.strerror}') from error
-        self.session = Session(session_settings(values), self._emit, observation_clock=self.now_ns, tracer=tracer,
+        self.session = Session(session_settings(values), self.emit, observation_clock=self.now_ns, tracer=self._tracer,
                                progress=LogProgress('loading the weights', self.get_logger().info))
-        self.worker = Worker(self.session.engine, self._emit)
+        self.worker = Worker(self.session.engine, self.emit)
         self.worker.start()
         spec, size = self.session.spec, self.session.engine.cache.spec.total_bytes()
         if values['subtask.rate'] > 0 and not (spec.has_subtasks and spec.text_head_trained):
@@ -160,6 +162,7 @@ class InferenceNode(LifecycleNode):
         if not spec.text_head_trained:
             self.get_logger().warning(f'model {spec.name} was never trained to speak: it acts, but there are no lines, '
                                       'answers or notes (text_head_trained in its model file)')
+        self.texts.configured()
         if spec.random_weights:
             self.get_logger().warning('the weights are random: actions and texts mean nothing'
                                       + ('' if self.may_move else '; no commands are published, allow_random_weights '
@@ -175,9 +178,10 @@ class InferenceNode(LifecycleNode):
         if self.memory is not None:
             self.memory.close()
             self.mailbox.drain()
-        if self.session is not None:
-            self.session.engine.close()
-        self.session = self.worker = self.memory = None
+        self.texts.released()
+        if self._tracer is not None:
+            self._tracer.close()
+        self.session = self.worker = self.memory = self._tracer = None
 
     def _make_safe(self) -> None:
         self._task_timers.stop()
@@ -189,9 +193,9 @@ class InferenceNode(LifecycleNode):
         try:
             self.worker.call(Engine.end).result(timeout=10)
         except CancelledError:
-            pass  # the engine has failed, which ends its texts as well
+            pass  # the engine has failed
         self.mailbox.drain()  # the last pieces of cancelled texts go out while the publishers still may
-        self.service_calls.give_up()
+        self.texts.fail('the engine has failed')
 
     def _start_itself(self) -> None:
         self._autostart.cancel()
@@ -221,62 +225,28 @@ class InferenceNode(LifecycleNode):
     def _on_instruction(self, text: str) -> None:
         if self.active and text.strip():
             self.set_instruction(text)
+        elif self.active:
+            self.diagnostics.blank_arrived('instruction')
 
     def set_instruction(self, instruction: str) -> None:
         """Set what the robot shall do. In subtask mode that is what the next subtasks lead to."""
         self.instruction = instruction
         self.worker.post(lambda engine: engine.set_instruction(instruction))
 
-    def _on_utterance(self, message: String) -> None:
-        if self.active and message.data.strip():
-            self.submit_task('answer', message.data)
-
-    def submit_task(self, task: str, text: str = '') -> None:
-        """Start a text of a task; a refusal is published as a piece of text that says so."""
-        self._submit(self.session.texts[task].request(time.monotonic(), text))
-
-    def _submit(self, request: TextRequest) -> None:
-        def submit(engine: Engine) -> None:
-            try:
-                engine.submit(request)
-            except AdmissionError as refusal:
-                engine.statistics.counters.texts_unfinished += 1
-                self._emit(TextDelta(request, None, 0, '', 0, 0.0, FinishReason.DROPPED, str(refusal)))
-
-        self.worker.post(submit)
-
-    # -- status ------------------------------------------------------------------------------------------------------
-
-    def _publish_status(self) -> None:
-        worker, session = self.worker, self.session
-        if worker is None or not worker.alive:
-            self.diagnostics.publish(None)
-            return
-
-        def measure(engine: Engine) -> None:
-            status = engine.status()
-            self.mailbox.put(lambda: publish(status))
-
-        def publish(status: Status) -> None:
-            if self.session is session:
-                self._status.publish(status_to_msg(
-                    status, session.spec, self.values['mode'], self.state_name, self.values['action.rate'],
-                    self.diagnostics.rejected, self.now_ns()))
-                self.diagnostics.publish(status)
-
-        worker.post(measure)
-
     # -- events ------------------------------------------------------------------------------------------------------
 
-    def _emit(self, event: Event | WorkerFailed) -> None:
+    def emit(self, event: Event | WorkerFailed) -> None:
         """Take an event from the worker's thread into this one."""
         self.mailbox.put(lambda: self._handle(event))
 
     def _handle(self, event: Event | WorkerFailed) -> None:
+        if isinstance(event, TextDelta):
+            self.texts.arrived(event)
         if not isinstance(event, WorkerFailed):
             self.outputs.publish(event)
             return
         self.get_logger().error(f'the engine failed, the robot holds: {event.error!r}')
+        self.texts.fail('the engine has failed')
         worker = self.worker
 
         def clean_up() -> None:

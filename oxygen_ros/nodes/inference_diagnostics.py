@@ -18,6 +18,8 @@ from oxygen_ros.robot.chunk_buffer import PushResult
 if TYPE_CHECKING:
     from oxygen_ros.nodes.inference import InferenceNode
 
+START_SECONDS = 2.0  # after the first frame, in which rates say nothing yet
+
 OK, WARN, ERROR = DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR
 
 
@@ -26,6 +28,7 @@ class InferenceDiagnostics:
 
     def __init__(self, node: InferenceNode) -> None:
         self._node = node
+        self.memory_report = ''  # what became of its file, since it was opened
         self._publisher = node.create_publisher(DiagnosticArray, '/diagnostics', 10)
         self.begin()
 
@@ -34,6 +37,8 @@ class InferenceDiagnostics:
         self._frame_time: float | None = None
         self._frame_age = 0.0
         self._frame_fault = self._memory_fault = ''
+        self._blank: Counter[str] = Counter()
+        self._first_frame: float | None = None
         self._frames_refused = 0
         self.rejected = 0
         self._chunks: Counter[str] = Counter()
@@ -48,6 +53,8 @@ class InferenceDiagnostics:
             self._node.get_logger().info('frames are good again')
             self._frame_fault = ''
         self._frame_time = time.monotonic()
+        if self._first_frame is None:
+            self._first_frame = self._frame_time
         self._frame_age = (self._node.get_clock().now().nanoseconds - stamp_ns) / 1e9
 
     def frame_refused(self, reason: str) -> None:
@@ -81,6 +88,18 @@ class InferenceDiagnostics:
         if not self._memory_fault:
             self._node.get_logger().error(reason)
         self._memory_fault = reason
+
+    def memory_reported(self, text: str) -> None:
+        """Note what became of the file of the memory."""
+        self._node.get_logger().warning(text)
+        self.memory_report = text
+
+    def blank_arrived(self, topic: str) -> None:
+        """Note a text without a word."""
+        self._blank[f'blank_{topic}s'] += 1
+        if self._blank[f'blank_{topic}s'] == 1:
+            self._node.get_logger().warning(f'an empty message on {topic} is ignored; further ones are counted in '
+                                            'diagnostics')
 
     def memory_worked(self) -> None:
         """Note that storing works."""
@@ -143,10 +162,16 @@ class InferenceDiagnostics:
     def _actions(self, status: EngineStatus) -> DiagnosticStatus:
         wanted = self._node.values['action.rate']
         new_misses, self._misses = status.counters.deadline_misses - self._misses, status.counters.deadline_misses
-        slow = wanted > 0 and self._node.state_name == 'active' and status.action_rate < 0.9 * wanted
+        # The window goes back to the activation. No chunk can come before the first frame and one period more.
+        running = 0.0 if self._first_frame is None else time.monotonic() - self._first_frame
+        window = min(status.window, running - 2 / wanted) if wanted > 0 else 0.0
+        starting = running < START_SECONDS
+        slow = (not starting and self._node.state_name == 'active'
+                and status.action_rate * status.window < 0.9 * wanted * window - 1)
         holds = self._source is CommandSource.HOLD
-        level = WARN if slow or new_misses > 0 or self.rejected or holds else OK
-        text = f'{status.action_rate:.2f} of {wanted:.2f} chunks per second, {new_misses} new misses'
+        level = WARN if slow or new_misses > 0 and not starting or self.rejected or holds else OK
+        rate = status.action_rate * status.window / window if window > 0 and not starting else status.action_rate
+        text = f'{rate:.2f} of {wanted:.2f} chunks per second, {new_misses} new misses'
         return self._entry(
             level, 'actions', text + (', the robot holds' if holds else ''), **self._chunks,
             lateness_p99_ms=f'{status.lateness_p99 * 1e3:.1f}', cycle_ms=f'{status.cycle * 1e3:.1f}',
@@ -161,7 +186,7 @@ class InferenceDiagnostics:
             text = f'{status.waiting} texts wait for the first frame'
         return self._entry(starving and WARN, 'texts', text, running=status.running, waiting=status.waiting,
                            finished=status.counters.texts_finished, unfinished=status.counters.texts_unfinished,
-                           notes_dropped=status.counters.notes_dropped)
+                           notes_dropped=status.counters.notes_dropped, **self._blank)
 
     def _cache(self, status: EngineStatus) -> DiagnosticStatus:
         text = f'{status.kv_bytes / 2**20:.1f} of {status.kv_bytes_allocated / 2**20:.1f} MiB'
@@ -170,8 +195,9 @@ class InferenceDiagnostics:
                            frames=status.frames_resident, branches=status.running)
 
     def _memory(self) -> DiagnosticStatus:
-        fault = self._memory_fault
-        return self._entry(fault and ERROR, 'memory', fault or 'notes are stored', path=self._node.memory.store.path)
+        fault, report = self._memory_fault, self.memory_report
+        return self._entry(fault and ERROR or report and WARN, 'memory', fault or report or 'notes are stored',
+                           path=self._node.memory.path)
 
     def _entry(self, level: bytes | str, part: str, text: str, **values: object) -> DiagnosticStatus:
         name = self._node.get_fully_qualified_name().strip('/')

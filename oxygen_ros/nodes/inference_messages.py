@@ -5,6 +5,8 @@ from __future__ import annotations
 import array
 
 from builtin_interfaces.msg import Duration
+from geometry_msgs.msg import Point, PoseStamped, Quaternion
+from geometry_msgs.msg import Pose as PoseMsg
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Header
 from trajectory_msgs.msg import JointTrajectory as JointTrajectoryMsg
@@ -12,7 +14,7 @@ from trajectory_msgs.msg import JointTrajectoryPoint
 
 from oxygen_ros.engine.requests import TextDelta
 from oxygen_ros.engine.statistics import EngineStatus as Status
-from oxygen_ros.memory.store import Entry
+from oxygen_ros.memory.entry import Entry, Pose
 from oxygen_ros.models.interface import ModelSpec
 from oxygen_ros.msg import EngineStatus, MemoryEntry, TextChunk
 from oxygen_ros.nodes.conversion import NANOSECONDS, time_to_msg
@@ -30,7 +32,8 @@ def text_to_msg(delta: TextDelta) -> TextChunk:
     message = TextChunk(
         request_id=delta.request.request_id, task=delta.request.task, sequence=delta.sequence, delta=delta.delta,
         finish_reason=TextChunk.NOT_FINISHED if delta.finish is None else delta.finish.value, tokens=delta.tokens,
-        elapsed=duration_to_msg(round(max(0.0, delta.elapsed) * 1e9)), message=delta.message)
+        elapsed=duration_to_msg(round(max(0.0, delta.elapsed) * 1e9)), message=explanation(delta),
+        conversation=delta.request.conversation)
     if delta.inputs is not None:
         observation = delta.inputs.observation
         message.header = Header(stamp=time_to_msg(observation.stamp_ns), frame_id=observation.tf_frame)
@@ -38,12 +41,30 @@ def text_to_msg(delta: TextDelta) -> TextChunk:
     return message
 
 
+def explanation(delta: TextDelta) -> str:
+    """Return why a text ended as it did, and what its prompt lacked."""
+    return '; '.join(filter(None, [delta.message, delta.left_out]))
+
+
 def entry_to_msg(entry: Entry) -> MemoryEntry:
     """Return an entry of the memory store."""
-    return MemoryEntry(
+    message = MemoryEntry(
         header=Header(stamp=time_to_msg(entry.stamp_ns), frame_id=entry.tf_frame), frame_number=entry.frame_number,
         entry_id=entry.entry_id, text=entry.text, first_seen=time_to_msg(entry.first_seen_ns),
         last_seen=time_to_msg(entry.last_seen_ns), count=entry.count)
+    if entry.thumbnail:
+        message.thumbnail.header, message.thumbnail.format = message.header, 'jpeg'
+        message.thumbnail.data = array.array('B', entry.thumbnail)
+    if entry.pose is not None:
+        message.pose = pose_to_msg(entry.pose, entry.stamp_ns)
+    return message
+
+
+def pose_to_msg(pose: Pose, stamp_ns: int) -> PoseStamped:
+    """Return a pose at a time."""
+    return PoseStamped(header=Header(stamp=time_to_msg(stamp_ns), frame_id=pose.frame), pose=PoseMsg(
+        position=Point(**dict(zip('xyz', map(float, pose.position)))),
+        orientation=Quaternion(**dict(zip('xyzw', map(float, pose.orientation))))))
 
 
 def trajectory_to_msg(trajectory: JointTrajectory, tf_frame: str) -> JointTrajectoryMsg:

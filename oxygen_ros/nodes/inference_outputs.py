@@ -96,7 +96,7 @@ class InferenceOutputs:
             return
         note = node.session.notes.push(delta)
         if note is not None:
-            added = node.memory.add(note.text, note.stamp_ns, note.frame_number, note.tf_frame)
+            added = node.texts.remember(note)
             added.add_done_callback(lambda future: node.mailbox.put(lambda: self._publish_entry(future)))
 
     def _follow_subtask(self, delta: TextDelta) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from oxygen_ros.engine.engine import EngineConfig
+from oxygen_ros.engine.requests import BargeIn
 from oxygen_ros.engine.scheduler import Mode, SchedulerConfig
+from oxygen_ros.memory.keeper import MemoryKeeper
+from oxygen_ros.memory.store import MemoryStore
 from oxygen_ros.models.realtime_chunking import ChunkingMethod
 from oxygen_ros.models.registry import DTYPES
 from oxygen_ros.parameters import NodeParameter
@@ -23,6 +27,7 @@ def _text_parameters(task: str, what: str, defaults: TextSettings) -> tuple[Node
         NodeParameter(f'{task}.top_p', defaults.top_p, f'Nucleus of tokens that {what} is sampled from.', 0.01, 1.0),
         NodeParameter(f'{task}.timeout', defaults.timeout, f'Seconds after which {what} is given up.', 0.1, 3600.0),
         NodeParameter(f'{task}.queue_limit', defaults.queue_limit, f'Most that wait at once of {what}.', 1, 1000),
+        NodeParameter(f'{task}.stop', defaults.stop, f'Strings that end {what} where they would appear. Empty: none.'),
     )
 
 
@@ -60,12 +65,27 @@ PARAMETERS = (
     NodeParameter('speech.rate', 2.0, 'Spoken lines started per second; 0 switches the narration off.', 0.0, 100.0),
     *_text_parameters('speech', 'a spoken line', TextSettings(max_tokens=24, temperature=0.7)),
     *_text_parameters('answer', 'an answer', TextSettings(max_tokens=48, temperature=0.7, queue_limit=8)),
+    NodeParameter('answer.barge_in', BargeIn.SUPERSEDE.value, 'What the next utterance does to an answer that is not '
+                  'finished: end it, wait for its end, or start beside it.',
+                  choices=tuple(choice.value for choice in BargeIn)),
+    NodeParameter('answer.history', 4, 'Last exchanges of a conversation that the prompt of an answer tells, if the '
+                  'model was trained for it.', 0, 64),
+    NodeParameter('answer.memory_notes', 3, 'Most notes from memory that the prompt of an answer quotes, if the model '
+                  'was trained for it; 0 quotes none.', 0, 50),
+    NodeParameter('text_repetitions', 4, 'A text ends when the same piece comes so many times in a row; 0 never.', 0,
+                  100),
     NodeParameter('memory.rate', 0.5, 'Memory notes started per second; 0 switches memory off.', 0.0, 100.0),
     *_text_parameters('memory', 'a memory note', TextSettings(max_tokens=32, temperature=0.7, queue_limit=1)),
     NodeParameter('memory.path', '~/.ros/oxygen_ros/memory.db', 'Database file of the memory.'),
     NodeParameter('memory.max_entries', 100_000, 'Memory entries kept; the oldest go first.', 1, 100_000_000),
     NodeParameter('memory.max_age', 0.0, 'Seconds after which a memory entry goes; 0 keeps it.', 0.0),
-    NodeParameter('memory.max_bytes', 100_000_000, 'Bytes of text that memory keeps.', 1),
+    NodeParameter('memory.max_bytes', 100_000_000, 'Bytes of text and pictures that memory keeps.', 1),
+    NodeParameter('memory.thumbnail', 128, 'Longer side of the picture kept with a note, in pixels; 0 keeps none.', 0,
+                  2048),
+    NodeParameter('memory.pose_topic', '', 'Topic of geometry_msgs/PoseStamped: where the robot was, kept with the '
+                  'notes. Empty: none.'),
+    NodeParameter('memory.embedding', '', 'Sentence encoder for searching memory by meaning: minilm (from the optional '
+                  'part embedding) or a folder. Empty: none.'),
     NodeParameter('command.rate', 50.0, 'Joint commands per second.', 1.0, 1000.0),
     NodeParameter('command.blend_time', 0.1, 'Seconds in which a new chunk takes over from the one before.', 0.0, 5.0),
     NodeParameter('command.start_time', 0.5, 'Seconds in which the first chunk takes over from where the robot is; not '
@@ -85,7 +105,8 @@ def session_settings(values: Mapping[str, Any]) -> SessionSettings:
     """Return the settings that the parameters make."""
     def text(task: str) -> TextSettings:
         return TextSettings(**{name: values[f'{task}.{name}']
-                               for name in ('max_tokens', 'temperature', 'top_p', 'timeout', 'queue_limit')})
+                               for name in ('max_tokens', 'temperature', 'top_p', 'timeout', 'queue_limit')},
+                            stop=tuple(filter(None, values[f'{task}.stop'])))
 
     scheduler = SchedulerConfig(Mode(values['mode']), values['tokens_per_cycle'], values['deadline_margin'],
                                 values['text_frame_age'])
@@ -93,7 +114,8 @@ def session_settings(values: Mapping[str, Any]) -> SessionSettings:
         scheduler, max_branches=values['max_branches'], branch_tokens=values['branch_tokens'],
         max_frames=values['max_frames'], kv_budget_mib=values['kv_budget_mib'],
         denoise_steps=values['action.denoise_steps'], seed=values['seed'], max_frame_age=values['max_frame_age'],
-        stream_interval=values['stream_interval'])
+        stream_interval=values['stream_interval'], history=values['answer.history'],
+        repetitions=values['text_repetitions'])
     chunking = values['action.chunking']
     continuation = ContinuationSettings(None if chunking == 'off' else ChunkingMethod(chunking),
                                         reach=values['action.chunking_reach'])
@@ -103,4 +125,25 @@ def session_settings(values: Mapping[str, Any]) -> SessionSettings:
         memory=text('memory'), subtask=text('subtask'), blend_time=values['command.blend_time'],
         start_time=values['command.start_time'],
         command_lifetime=values['command.lifetime'], when_empty=values['command.when_empty'],
-        continuation=continuation)
+        continuation=continuation, barge_in=BargeIn(values['answer.barge_in']))
+
+
+def memory_keeper(values: Mapping[str, Any], report: Callable[[str], None]) -> MemoryKeeper:
+    """
+    Open the memory that the parameters describe; see `MemoryKeeper`.
+
+    :raises ConfigError: the file belongs to another program, or there is no such encoder.
+    :raises MemoryStoreError: there can be no file at the path.
+    """
+    path = Path(values['memory.path']).expanduser()
+    embedder = None
+    if values['memory.embedding']:
+        from oxygen_ros.memory.embedding import Embedder, encoder_folder
+        embedder = Embedder(encoder_folder(values['memory.embedding']))
+
+    def open_store() -> MemoryStore:
+        return MemoryStore(path, max_entries=values['memory.max_entries'],
+                           max_age_ns=round(values['memory.max_age'] * 1e9) or None,
+                           max_bytes=values['memory.max_bytes'])
+
+    return MemoryKeeper(path, open_store, report, values['memory.thumbnail'], embedder)

@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING
 from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.task import Future
 
-from oxygen_ros.engine.requests import AdmissionError, FinishReason, TextDelta
+from oxygen_ros.engine.requests import AdmissionError, BargeIn, TextDelta
 from oxygen_ros.nodes.conversion import time_from_msg, time_to_msg
-from oxygen_ros.nodes.inference_messages import entry_to_msg
+from oxygen_ros.nodes.inference_messages import entry_to_msg, explanation
 from oxygen_ros.srv import Ask, Cancel, QueryMemory, SetInstruction, Stop
 
 if TYPE_CHECKING:
     from oxygen_ros.nodes.inference import InferenceNode
 
 NOT_ACTIVE = 'the inference node is not active: activate it first'
+BARGE_IN = {Ask.Request.BARGE_IN_SUPERSEDE: BargeIn.SUPERSEDE, Ask.Request.BARGE_IN_QUEUE: BargeIn.QUEUE,
+            Ask.Request.BARGE_IN_BESIDE: BargeIn.BESIDE}
 
 
 class InferenceServices:
@@ -28,7 +30,7 @@ class InferenceServices:
 
     def __init__(self, node: InferenceNode) -> None:
         self._node = node
-        self._waiting: dict[int, tuple[Future, list[str]]] = {}  # request id -> (its last piece or None, text so far)
+        self._waiting: dict[int, tuple[Future, list[str]]] = {}  # request id -> (its last piece, text so far)
         # A callback that awaits occupies its group: an exclusive one would stop every timer and subscription in it.
         group = ReentrantCallbackGroup()
         node.create_service(Ask, 'ask', self._ask, callback_group=group)
@@ -47,12 +49,6 @@ class InferenceServices:
             del self._waiting[delta.request.request_id]
             waiting[0].set_result(delta)
 
-    def give_up(self) -> None:
-        """Answer the calls that wait still, when no text goes on: the engine failed before it could end them."""
-        for finished, _ in self._waiting.values():
-            finished.set_result(None)
-        self._waiting.clear()
-
     async def _ask(self, request: Ask.Request, response: Ask.Response) -> Ask.Response:
         node = self._node
         if not node.active:
@@ -61,14 +57,26 @@ class InferenceServices:
         if not request.question.strip():
             response.message = 'the question is empty'
             return response
-        sampling = {'seed': request.seed % 2**63}
+        sampling: dict[str, object] = {'seed': request.seed % 2**63, 'stop': tuple(request.stop)}
         if request.max_tokens:
             sampling['max_tokens'] = request.max_tokens
         if request.temperature >= 0:
             sampling['temperature'] = request.temperature
+        if request.top_p:
+            sampling['top_p'] = request.top_p
+        arrived = time.monotonic()
+        notes = () if request.without_memory else await node.texts.recall(request.question)
+        if not node.active:  # any more
+            response.message = NOT_ACTIVE
+            return response
         try:
+            barge_in = node.session.barge_in if not request.barge_in else BARGE_IN[request.barge_in]
             text = node.session.texts['answer'].request(
-                time.monotonic(), request.question, request.timeout if request.timeout > 0 else None, **sampling)
+                arrived, request.question, request.timeout if request.timeout > 0 else None, request.conversation,
+                barge_in, notes, **sampling)
+        except KeyError:
+            response.message = f'barge_in {request.barge_in} is none of the constants of Ask'
+            return response
         except ValueError as error:
             response.message = str(error)
             return response
@@ -76,20 +84,19 @@ class InferenceServices:
         finished = Future(executor=node.executor)
         if request.wait:
             self._waiting[text.request_id] = (finished, answer)
+        node.texts.open.opened(text)
         _, error = await node.mailbox.awaitable(node.worker.call(lambda engine: engine.submit(text)))
         if error is not None:
+            node.texts.open.refused(text)
             self._waiting.pop(text.request_id, None)
             response.message = str(error) if isinstance(error, AdmissionError) else f'the question failed: {error!r}'
             return response
         response.accepted, response.request_id = True, text.request_id
         if request.wait:
-            last: TextDelta | None = await finished
+            last: TextDelta = await finished
             response.answer = ''.join(answer)
-            if last is None:
-                response.finish_reason, response.message = FinishReason.ERROR.value, 'the engine has failed'
-                return response
             response.finish_reason = last.finish.value
-            response.message = last.message
+            response.message = explanation(last)
             if last.inputs is not None:
                 response.frame_number = last.inputs.number
                 response.frame_stamp = time_to_msg(last.inputs.stamp_ns)
@@ -120,7 +127,8 @@ class InferenceServices:
             response.message = 'the inference node is not configured: configure it first'
             return response
         from_ns, to_ns = time_from_msg(request.from_time) or None, time_from_msg(request.to_time) or None
-        query = node.memory.query(request.words, from_ns, to_ns, request.limit or 20)
+        query = node.memory.query(request.words, from_ns, to_ns, request.limit or 20, request.with_thumbnails,
+                                  request.by_meaning)
         entries, error = await node.mailbox.awaitable(query)
         if error is not None:
             response.message = str(error)

@@ -39,8 +39,14 @@ class Mailbox:
         return result
 
     def drain(self) -> None:
-        """Run what waits now; only in the executor's thread."""
+        """
+        Run what waits now; only in the executor's thread.
+
+        An item may call this again, as a transition does that it makes: what waited then has run already.
+        """
         for _ in range(len(self._items)):
+            if not self._items:
+                return
             self._items.popleft()()
 
 

@@ -30,9 +30,9 @@ class TaskTimers:
         self._tick = None
         tasks = [(values['action.rate'], self._action_due), (values['command.rate'], self._command_due)]
         if node.session.spec.text_head_trained:
-            tasks += [(values['subtask.rate'], lambda: node.submit_task('subtask', node.instruction)),
-                      (values['speech.rate'], lambda: node.submit_task('speech')),
-                      (values['memory.rate'], lambda: node.submit_task('memory'))]
+            tasks += [(values['subtask.rate'], lambda: node.texts.submit_task('subtask', node.instruction)),
+                      (values['speech.rate'], lambda: node.texts.submit_task('speech')),
+                      (values['memory.rate'], lambda: node.texts.submit_task('memory'))]
         # Simulated time sets the pace where it is used; timers on system time stand still when it is set back.
         clock = None if node.get_clock().ros_time_is_active else Clock(clock_type=ClockType.STEADY_TIME)
         self._timers = [node.create_timer(1.0 / rate, callback, clock=clock) for rate, callback in tasks if rate > 0]

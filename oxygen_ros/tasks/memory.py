@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import numpy as np
 
 from oxygen_ros.engine.requests import FinishReason, TextDelta
 
 
 @dataclass(frozen=True)
 class Note:
-    """A finished note about an observation. `tf_frame` is handed on to the published entry."""
+    """
+    A finished note about an observation. `tf_frame` is handed on to the published entry.
+
+    :param image: picture of its first camera, uint8 [height, width, 3]; None if it had none.
+    """
 
     text: str
     stamp_ns: int
     frame_number: int
     tf_frame: str
+    image: np.ndarray | None = field(default=None, compare=False, repr=False)
 
 
 class NoteCollector:
@@ -33,7 +40,8 @@ class NoteCollector:
         if delta.finish not in (FinishReason.STOP, FinishReason.LENGTH) or not text.strip() or delta.inputs is None:
             return None
         observation = delta.inputs.observation
-        return Note(text.strip(), observation.stamp_ns, observation.number, observation.tf_frame)
+        image = next(iter(observation.images.values()), None)
+        return Note(text.strip(), observation.stamp_ns, observation.number, observation.tf_frame, image)
 
     def clear(self) -> None:
         """Forget unfinished notes."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from oxygen_ros.engine.config import EngineConfig
 from oxygen_ros.engine.engine import Engine
-from oxygen_ros.engine.requests import Event, SamplingParams
+from oxygen_ros.engine.requests import BargeIn, Event, SamplingParams, TextRequest
 from oxygen_ros.engine.trace import Tracer
 from oxygen_ros.errors import ConfigError
 from oxygen_ros.models.checkpoints import Progress
@@ -33,6 +33,7 @@ from oxygen_ros.tasks.text import TextTask
 # What starts first when several texts wait: a person who asked, then what to do next, then speech, then notes.
 PRIORITIES = {'answer': 0, 'subtask': 1, 'speech': 2, 'memory': 3}
 NEWEST_ONLY = ('subtask', 'memory')  # of these, a waiting one gives way to a newer one
+UTTERANCES = 'utterance'  # the conversation of those who speak to the robot
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class TextSettings:
     top_p: float = 1.0
     timeout: float = 20.0
     queue_limit: int = 2
+    stop: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ class SessionSettings:
     :param model, robot: names or paths of their files. :param checkpoint: directory, empty for random weights.
     :param blend_time, start_time, command_lifetime: seconds; see `ChunkBuffer`. :param when_empty: 'hold' or 'stop'.
     :param continuation: real-time chunking, off by default.
+    :param barge_in: what becomes of an unfinished answer when the next utterance comes.
     """
 
     model: str = 'tiny'
@@ -70,6 +73,7 @@ class SessionSettings:
     command_lifetime: float = 1.0
     when_empty: str = 'hold'
     continuation: ContinuationSettings = field(default_factory=ContinuationSettings)
+    barge_in: BargeIn = BargeIn.SUPERSEDE
 
 
 class Session:
@@ -112,12 +116,21 @@ class Session:
         self.texts = {}
         for name in PRIORITIES:
             text: TextSettings = getattr(settings, name)
-            sampling = SamplingParams(text.max_tokens, text.temperature, text.top_p, settings.seed)
+            sampling = SamplingParams(text.max_tokens, text.temperature, text.top_p, settings.seed, text.stop)
             self.texts[name] = TextTask(name, PRIORITIES[name], sampling, text.timeout, ids, text.queue_limit,
                                         drop_oldest=name in NEWEST_ONLY)
+        self.barge_in = settings.barge_in
         self.sentences = SentenceStream()
         self.notes = NoteCollector()
         self.subtasks = SubtaskCollector()
+
+    def utterance(self, now: float, text: str, notes: Sequence[str] = ()) -> TextRequest:
+        """
+        Return the request for an answer to what somebody said.
+
+        :param now: seconds of the engine's clock. :param notes: what memory has about it, most relevant first.
+        """
+        return self.texts['answer'].request(now, text, conversation=UTTERANCES, barge_in=self.barge_in, notes=notes)
 
     def forget(self) -> None:
         """Drop chunks and unfinished texts, on this side of the engine."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from oxygen_ros.engine.requests import SamplingParams, TextRequest
+from oxygen_ros.engine.requests import BargeIn, SamplingParams, TextRequest
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,13 @@ class TextTask:
     queue_limit: int = 2
     drop_oldest: bool = False
 
-    def request(self, now: float, text: str = '', timeout: float | None = None, **sampling: float) -> TextRequest:
+    def request(self, now: float, text: str = '', timeout: float | None = None, conversation: str = '',
+                barge_in: BargeIn = BargeIn.BESIDE, notes: Sequence[str] = (), **sampling: object) -> TextRequest:
         """
         Return a new request.
 
         :param now: seconds of the engine's clock. :param timeout: instead of the task's.
+        :param conversation, barge_in, notes: see `TextRequest`.
         :param sampling: fields of SamplingParams instead of the task's.
         :raises ValueError: a sampling value is out of range.
         """
@@ -40,4 +42,5 @@ class TextTask:
             # Texts of one task differ, and still the n-th of a run is always the same.
             params = replace(params, seed=(params.seed * 1_000_003 + request_id) % 2**63)
         return TextRequest(request_id, self.name, text, params, self.priority, now,
-                           now + (self.timeout if timeout is None else timeout), self.queue_limit, self.drop_oldest)
+                           now + (self.timeout if timeout is None else timeout), self.queue_limit, self.drop_oldest,
+                           conversation, barge_in, tuple(notes))
