@@ -14,6 +14,7 @@ from rclpy.node import Node
 from rclpy.qos import QoSCompatibility, QoSProfile, qos_check_compatible
 
 from oxygen_ros.nodes.clock_watch import NO_CLOCK, ClockWatch
+from oxygen_ros.nodes.qos_watch import QosWatch
 from oxygen_ros.perception.health import Alarms, Arrivals, Level
 from oxygen_ros.perception.joint_merger import JointFault, JointSnapshot
 from oxygen_ros.perception.sync_options import JOINTS, SyncEvent
@@ -86,6 +87,7 @@ class InputReport:
         self._joints: JointSnapshot | None = None
         self._ready: deque[float] = deque(maxlen=100)
         self._number = 0
+        self._qos_watch = QosWatch(node)
         self._publisher = node.create_publisher(DiagnosticArray, '/diagnostics', 10)
         self._timer = node.create_timer(1.0, self._report, clock=Clock(clock_type=ClockType.STEADY_TIME))
 
@@ -136,7 +138,8 @@ class InputReport:
         for name, reason in self._alarms.expire(now_s):
             title = f'{self._inputs[name].title} ({self._inputs[name].place})' if name in self._inputs else name
             self._node.get_logger().info(f'{title}: recovered from {reason}')
-        message = DiagnosticArray(status=[self._status(name, now_s) for name in (*self._inputs, FRAMES)])
+        statuses = [self._status(name, now_s) for name in (*self._inputs, FRAMES)]
+        message = DiagnosticArray(status=[*statuses, self._qos()])
         message.header.stamp = self._node.get_clock().now().to_msg()
         self._publisher.publish(message)
 
@@ -215,6 +218,12 @@ class InputReport:
             why = 'see the inputs'
         self._alarm(FRAMES, 'none', Level.ERROR, f'no frame for {age:.1f} s: {why}', STATE_SECONDS)
         self._joints = None
+
+    def _qos(self) -> DiagnosticStatus:
+        mismatches = self._qos_watch.check()
+        return DiagnosticStatus(level=bytes([Level.ERROR if mismatches else Level.OK]),
+                                name=f'{self._node.get_name()}: qos',
+                                message='; '.join(mismatches) or 'matches all other nodes')
 
     def _status(self, name: str, now_s: float) -> DiagnosticStatus:
         level, text = self._alarms.summary(name)

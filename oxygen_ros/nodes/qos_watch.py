@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+from rclpy.duration import Duration
 from rclpy.node import Node
 from rclpy.qos import QoSCompatibility, QoSProfile, qos_check_compatible
 from rclpy.subscription import Subscription
 
 # Topics of ROS itself.
 NOT_OURS = ('/rosout', '/parameter_events')
+ENDLESS_NS = 2**62  # the graph tells a duration without an end as the longest there is
 
 
 class QosWatch:
@@ -44,8 +46,8 @@ class QosWatch:
             if topic in NOT_OURS or subscription in self._beside:
                 continue
             for other in node.get_publishers_info_by_topic(topic):
-                compatible, reason = qos_check_compatible(other.qos_profile, asked)
-                if compatible is QoSCompatibility.ERROR:
+                compatible, reason = qos_check_compatible(_finite(other.qos_profile), _finite(asked))
+                if compatible == QoSCompatibility.ERROR:
                     yield (topic, 'subscription', other.node_name), (
                         f'nothing comes on {topic} from node {other.node_name!r}: {_clean(reason)}; it offers '
                         f'{describe(other.qos_profile)}, this node asks for {describe(asked)}: set the parameters '
@@ -55,8 +57,8 @@ class QosWatch:
             if topic in NOT_OURS:
                 continue
             for other in node.get_subscriptions_info_by_topic(topic):
-                compatible, reason = qos_check_compatible(offered, other.qos_profile)
-                if compatible is QoSCompatibility.ERROR:
+                compatible, reason = qos_check_compatible(_finite(offered), _finite(other.qos_profile))
+                if compatible == QoSCompatibility.ERROR:
                     yield (topic, 'publisher', other.node_name), (
                         f'node {other.node_name!r} gets nothing on {topic}: {_clean(reason)}; this node offers '
                         f'{describe(offered)}, that one asks for {describe(other.qos_profile)}: set the parameters '
@@ -66,9 +68,17 @@ class QosWatch:
 def describe(qos: QoSProfile) -> str:
     """Return the policies that decide whether two sides match, in words."""
     words = [qos.reliability.name, qos.durability.name]
-    if qos.deadline.nanoseconds and qos.deadline.nanoseconds < 2**62:
-        words.append(f'deadline {qos.deadline.nanoseconds / 1e9:g} s')
+    if deadline := _finite(qos).deadline.nanoseconds:
+        words.append(f'deadline {deadline / 1e9:g} s')
     return ' and '.join(word.lower().replace('_', ' ') for word in words)
+
+
+def _finite(qos: QoSProfile) -> QoSProfile:
+    """Return the policies that decide, with 0 for durations without an end, as profiles have it that set none."""
+    durations = {name: Duration(nanoseconds=value.nanoseconds if value.nanoseconds < ENDLESS_NS else 0)
+                 for name in ('deadline', 'liveliness_lease_duration') if (value := getattr(qos, name))}
+    return QoSProfile(depth=1, reliability=qos.reliability, durability=qos.durability, liveliness=qos.liveliness,
+                      **durations)
 
 
 def _clean(reason: str) -> str:
