@@ -12,11 +12,13 @@ from pathlib import Path
 
 import pytest
 import rclpy
+from mcap.writer import Writer as McapWriter
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from rosgraph_msgs.msg import Clock
 from sensor_msgs.msg import CompressedImage, Image, JointState
 from std_msgs.msg import String
+from std_srvs.srv import SetBool
 from trajectory_msgs.msg import JointTrajectory
 
 from oxygen_ros.cli import main
@@ -148,6 +150,75 @@ def test_restamped_loops_happen_now_without_own_outputs(listener, replay):
         assert abs(stamps[-1] - time.time_ns()) < 60e9
     assert '/joint_trajectory is not played: it is an output of this suite' in err
     assert listener.received['/joint_trajectory'] == []
+
+
+def test_pause_stops_clock_and_messages_until_it_ends(listener, replay):
+    process = replay(G1, '--rate', 4, '--clock', 100, '--start-paused', '--topics', *TYPES,
+                     '--wait-for-subscribers', 20, '--json')
+    client = listener.node.create_client(SetBool, '/replay/pause')
+
+    def pause(data):
+        future = client.call_async(SetBool.Request(data=data))
+        listener.listen(future.done)
+        assert future.result().success
+
+    listener.listen(client.service_is_ready)
+    listener.listen(lambda: listener.node.count_publishers('/joint_states'))
+    assert not listener.received['/joint_states']
+    pause(False)
+    listener.listen(lambda: len(listener.received['/joint_states']) > 10)
+    pause(True)
+    counts = {name: len(data) for name, data in listener.received.items()}
+    listener.listen(lambda: True)  # 0.3 s, in which more than a second of the recording would be played
+    assert counts == {name: len(data) for name, data in listener.received.items()} and counts['/clock']
+    assert counts['/joint_states'] < 150
+    pause(False)
+    listener.listen(lambda: process.poll() is not None)
+    code, out, err = end(process)
+    report = json.loads(out)
+    assert code == 0 and report['differences'] == [] and 'paused' in err
+    assert len(listener.received['/joint_states']) == 150
+    clock = [read_stamp(data) for data in listener.received['/clock']]
+    assert clock == sorted(clock) and max(b - a for a, b in zip(clock, clock[1:])) < 200_000_000  # no gap of a pause
+
+
+def test_messages_come_by_header_stamp_on_demand(replay, listener, tmp_path):
+    """Every joint state is recorded 0.5 s late: by header they are back among the pictures."""
+    from oxygen_ros.replay.bag_writer import BagWriter
+    with Bag(G1) as bag, BagWriter(tmp_path / 'bag') as writer:
+        for topic in bag.topics:
+            writer.add(topic.name, topic.type, topic.qos, (topic.definition, topic.type_hash))
+        for message in bag.messages():
+            late = 500_000_000 if message.topic == '/joint_states' else 0
+            writer.write_serialized(message.topic, message.time_ns + late, message.data)
+    process = replay(tmp_path / 'bag', '--order', 'header', '--rate', 4, '--wait-for-subscribers', 20, '--json',
+                     '--topics', '/joint_states', HEAD)
+    sent = {'image': [], 'joints': []}
+    qos = QoSProfile(depth=1000, reliability=ReliabilityPolicy.BEST_EFFORT)
+    for kind, type_, name in (('image', CompressedImage, HEAD), ('joints', JointState, '/joint_states')):
+        listener.node.create_subscription(
+            type_, name, lambda _, info, kind=kind: sent[kind].append(info['source_timestamp']), qos)
+    listener.listen(lambda: process.poll() is not None)
+    code, out, _ = end(process)
+    assert code == 0 and json.loads(out)['published'] == 180
+    # As recorded, 25 or more joint states would come after the last picture.
+    assert len(sent['joints']) > 140 and sum(time > max(sent['image']) for time in sent['joints']) < 15
+
+
+def test_service_events_and_unknown_types_are_left_out_with_their_reason(replay, tmp_path):
+    path = tmp_path / 'bag.mcap'
+    with path.open('wb') as file:
+        writer = McapWriter(file)
+        writer.start('ros2')
+        for topic, type_, data in (('/mine', 'my_msgs/msg/Thing', b'\7'), ('/text', 'std_msgs/msg/String', bytes(8)),
+                                   ('/ask/_service_event', 'std_srvs/srv/SetBool_Event', b'\7')):
+            schema = writer.register_schema(type_, 'ros2msg', b'string data')
+            writer.add_message(writer.register_channel(topic, 'cdr', schema), 1, b'\0\1\0\0' + data, 1)
+        writer.finish()
+    code, out, err = end(replay(path, '--wait-for-subscribers', 0))
+    assert code == 0 and 'published 1 of 1' in out
+    assert '/mine is not played: its type my_msgs/msg/Thing is not installed' in err
+    assert '/ask/_service_event is not played: it holds what a service or an action did' in err
 
 
 def test_sqlite_with_other_qos_text_is_played_under_other_names(context, replay):

@@ -34,7 +34,9 @@ class HeaderOrder:
         messages = iter(messages)
         first = list(islice(messages, FIRST))
         distances = [message.time_ns - stamp for message in first if (stamp := self._stamp(message))]
-        usual = median_low(distances[:SAMPLE]) if distances else 0  # from a stamp to the clock of the recording
+        middle = median_low(distances[:SAMPLE]) if distances else 0
+        # From a stamp to the clock of the recording: as for the first message that is not a stray.
+        usual = next((distance for distance in distances if abs(distance - middle) <= self._window_ns), 0)
         shift = usual  # follows stamps whose clock runs slower or faster than that of the recording
         waiting: list[tuple[int, int, Message]] = []
         latest = self._not_before
