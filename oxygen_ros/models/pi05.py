@@ -27,6 +27,7 @@ from oxygen_ros.models.pi0_network import Pi0Config, Pi0Network
 from oxygen_ros.models.pi05_config import BRANCH_POSITIONS, check_config, network_config
 from oxygen_ros.models.pi05_prompt import PromptEncoder
 from oxygen_ros.models.pi05_weights import UNUSED, dtype_rule, file_prefix, sources
+from oxygen_ros.models.prompt_context import NO_CONTEXT, PromptContext, context_kinds, plain_context
 from oxygen_ros.models.registry import DTYPES, LoadOptions
 from oxygen_ros.models.resize_torch import resize_with_pad_torch
 from oxygen_ros.models.text_tokenizers import load_tokenizer
@@ -92,7 +93,7 @@ class Pi05Model(Pi0Adapter):
             dtype=options.dtype, device=options.device, frame_extras=network.frame_extras(options.dtype),
             # Texts of random weights mean nothing anyway, but take their time.
             text_head_trained=random or config['text_head_trained'],
-            has_subtasks=bool(config.get('subtask_prompt')),
+            has_subtasks=bool(config.get('subtask_prompt')), context=context_kinds(config),
             first_action_offset=config.get('first_action_offset', 0), statistics=statistics)
 
     def prefill(self, inputs: PolicyInput, instruction: str, cache: UnifiedKVCache, frame: int) -> None:
@@ -122,10 +123,10 @@ class Pi05Model(Pi0Adapter):
             pixels = torch.from_numpy(resized).to(self.spec.device).float() / 255
         return pixels.permute(0, 3, 1, 2) * 2 - 1
 
-    def branch_prompt(self, task: str, text: str) -> list[int]:
+    def branch_prompt(self, task: str, text: str, context: PromptContext = NO_CONTEXT) -> list[int]:
         """Return the prompt of a text task; see `VLAModel.branch_prompt`. Empty: the text goes on from the prefix."""
         prompt = '' if task == 'subtask' else self._tasks[task].replace('{text}', text)
-        return self.tokenizer.encode(prompt) if prompt else []
+        return self.tokenizer.encode(plain_context(context) + prompt) if prompt else []
 
 
 def load(config: Mapping, options: LoadOptions) -> Pi05Model:

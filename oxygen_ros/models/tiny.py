@@ -23,6 +23,7 @@ from oxygen_ros.models.initialise import initialise
 from oxygen_ros.models.interface import ModelSpec, PolicyInput
 from oxygen_ros.models.pi0_adapter import Pi0Adapter
 from oxygen_ros.models.pi0_network import Pi0Config, Pi0Network
+from oxygen_ros.models.prompt_context import NO_CONTEXT, PromptContext, context_kinds
 from oxygen_ros.models.registry import LoadOptions
 from oxygen_ros.models.siglip import VisionConfig
 from oxygen_ros.models.tokenizer import WordTokenizer
@@ -89,7 +90,8 @@ class TinyModel(Pi0Adapter):
             cameras=tuple(config['cameras']), denoise_steps=int(config['denoise_steps']), stop_tokens=frozenset({eos}),
             # Random weights would spell bytes at random; words at least can be read.
             suppressed_tokens=(*(range(256) if random else ()), *(i for i in control_ids if i != eos)),
-            first_action_offset=1, dtype=dtype, device=device, frame_extras=network.frame_extras(dtype),
+            first_action_offset=1, context=context_kinds(config), dtype=dtype, device=device,
+            frame_extras=network.frame_extras(dtype),
             statistics=None if random else read_statistics(options.checkpoint))
 
     def prefix_tokens(self, instruction: str, state: np.ndarray) -> list[int]:
@@ -129,12 +131,16 @@ class TinyModel(Pi0Adapter):
         tokens = torch.tensor(self.prefix_tokens(instruction, inputs.state), device=self.spec.device)
         self.network.prefill(pixels, tokens, cache, frame, self._causal_text)
 
-    def branch_prompt(self, task: str, text: str) -> list[int]:
+    def branch_prompt(self, task: str, text: str, context: PromptContext = NO_CONTEXT) -> list[int]:
         """Return the prompt of a text task; see `VLAModel.branch_prompt`."""
         control = self.tokenizer.control
-        if task == 'answer':
-            return [control('answer'), *self.tokenizer.encode(text), control('reply')]
-        return [control(task)]
+        if task != 'answer':
+            return [control(task)]
+        encode = self.tokenizer.encode
+        notes = [token for note in context.notes for token in (control('memory'), *encode(note))]
+        before = [token for exchange in context.exchanges for token in (
+            control('answer'), *encode(exchange.question), control('reply'), *encode(exchange.answer))]
+        return [*notes, *before, control('answer'), *encode(text), control('reply')]
 
 
 def _words(config: Mapping, checkpoint: Path | None) -> list[str]:

@@ -16,8 +16,10 @@ import torch
 from oxygen_ros.engine.kv_cache import UnifiedKVCache
 from oxygen_ros.errors import ConfigError
 from oxygen_ros.models.byte_tokenizer import ByteTokenizer
+from oxygen_ros.models.chat_prompt import chat_prompt
 from oxygen_ros.models.checkpoint_statistics import CheckpointStatistics, read_json
 from oxygen_ros.models.interface import ExtraSpec, ModelSpec, PolicyInput
+from oxygen_ros.models.prompt_context import NO_CONTEXT, ContextKind, PromptContext, context_kinds
 from oxygen_ros.models.qwen3_vl_checkpoint import fill_network
 from oxygen_ros.models.qwen3_vl_prefix import LAST_HIDDEN, Prefix, write_prefix
 from oxygen_ros.models.qwen3_vl_vision import ImageProcessor
@@ -36,7 +38,6 @@ HEAD = '<|im_start|>user\nThe following observations are captured from multiple 
 VIEW = '# {view}\n<|vision_start|><|image_pad|><|vision_end|>\n'
 TASK = 'Generate robot actions for the task:\n'
 TAIL = ' /no_cot<|im_end|>\n<|im_start|>assistant\n<cot></cot><|im_end|>\n'
-TURN = ('<|im_start|>user\n', '<|im_end|>\n<|im_start|>assistant\n')
 
 
 class XiaomiModel:
@@ -82,7 +83,7 @@ class XiaomiModel:
             first_action_offset=config.get('first_action_offset', 0), dtype=options.dtype, device=options.device,
             frame_extras={LAST_HIDDEN: ExtraSpec((network.decoder.width,), options.dtype),
                           STATE: ExtraSpec((network.dit.state_length, network.dit.state_dim), torch.float32)},
-            text_head_trained=config['text_head_trained'],
+            text_head_trained=config['text_head_trained'], context=context_kinds(config, ContextKind),
             # Neither is left to normalise: states go in as they are, actions come out in their units.
             statistics=CheckpointStatistics(str(checkpoint), {}, {}, None, None), scratch_tokens=0)
 
@@ -151,13 +152,9 @@ class XiaomiModel:
         """Add tokens to branches; see `VLAModel.extend`."""
         return self.network.decoder.extend(cache, slots, tokens)
 
-    def branch_prompt(self, task: str, text: str) -> list[int]:
+    def branch_prompt(self, task: str, text: str, context: PromptContext = NO_CONTEXT) -> list[int]:
         """Return a turn of the user; see `VLAModel.branch_prompt`. Empty words: the text goes on from the prefix."""
-        words = self._tasks[task].replace('{text}', text)
-        if not words:
-            return []
-        markup = self.tokenizer.encode_markup
-        return [*markup(TURN[0]), *self.tokenizer.encode(words), *markup(TURN[1])]
+        return chat_prompt(self.tokenizer, self._tasks[task].replace('{text}', text), context)
 
     def _state(self, state: np.ndarray) -> torch.Tensor:
         """Return the state behind which zeros fill up what the network expects."""
