@@ -226,3 +226,24 @@ def vocabulary() -> list[str]:
                  *(f'{shape}s' for shape in SHAPES), 'what colour is the', 'what shape is the object',
                  'what is leftmost rightmost', ',')
     return sorted({word for template in templates for word in template.replace('{}', '').split()})
+
+
+def read_instruction(text: str) -> tuple[str, str]:
+    """
+    Return what an instruction asks for: ('reach', name of the object), ('rest', '') or ('', '') if it is none of ours.
+
+    Case, full stops and spaces do not count.
+    """
+    words = normalise(text)
+    if words in REST_INSTRUCTIONS:
+        return 'rest', ''
+    for template in REACH_INSTRUCTIONS:
+        start = template.replace('{}', '')
+        if words.startswith(start) and words[len(start):] in NAMES:
+            return 'reach', words[len(start):]
+    return '', ''
+
+
+def normalise(text: str) -> str:
+    """Return a text in lower case, with single spaces, without marks at its end: answers are compared so."""
+    return ' '.join(text.lower().split()).rstrip('.?! ')
