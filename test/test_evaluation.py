@@ -1,0 +1,93 @@
+"""Statistics of the evaluation on results made by hand, and an exam through the engine."""
+
+import math
+
+import numpy as np
+import pytest
+from training_data import make_dataset, write_files
+
+from oxygen_ros.engine.scheduler import Mode
+from oxygen_ros.evaluation.exam import Exam, ExamResult, session_settings
+from oxygen_ros.evaluation.facts import NoteScore, score_note
+from oxygen_ros.evaluation.figures import Mean, Share, shares
+from oxygen_ros.evaluation.report import agreement, exam_figures, plain, table
+
+
+@pytest.mark.parametrize(('right', 'count', 'low', 'high'), [
+    (10, 10, 0.7225, 1.0), (0, 10, 0.0, 0.2775), (81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605)])
+def test_intervals_are_those_of_wilson(right, count, low, high):
+    # The last two are example 1 of Newcombe, Statistics in Medicine 17 (1998), page 857.
+    assert Share(right, count).interval == pytest.approx((low, high), abs=1e-4)
+
+
+def test_share_of_nothing_is_unknown():
+    none = Share(0, 0)
+    assert math.isnan(none.share) and none.interval == (0, 1) and none.text == 'none'
+    assert plain({'x': none})['x']['share'] is None
+    with pytest.raises(ValueError, match='3 of 2 cannot be'):
+        Share(3, 2)
+
+
+def test_mean_has_interval_and_quantiles():
+    mean = Mean((1.0, 2.0, 3.0, 4.0, 10.0), 'cm')
+    assert mean.mean == 4 and mean.quantile(0.5) == 3 and mean.quantile(0.95) == pytest.approx(8.8)
+    half = 1.96 * math.sqrt(50 / 4 / 5)
+    assert mean.interval == pytest.approx((4 - half, 4 + half), abs=1e-3)
+    assert Mean((2.0,)).interval == (2, 2) and Mean(()).text == 'none'
+
+
+def test_kinds_are_counted_apart():
+    assert shares([('where', True), ('count', False), ('where', False)]) == {'count': Share(0, 1), 'where': Share(1, 2)}
+
+
+@pytest.mark.parametrize(('text', 'truth', 'score'), [
+    ('red cube near left, blue ball far right', 'red cube near left, blue ball far right', NoteScore(2, 2, 0)),
+    ('blue ball far right', 'red cube near left, blue ball far right', NoteScore(1, 1, 1)),
+    ('red cube far left, blue ball far right', 'red cube near left, blue ball far right', NoteScore(1, 2, 1)),
+    ('red cube near left, red cube near left', 'red cube near left', NoteScore(1, 2, 0)),
+    ('nothing', 'nothing', NoteScore(1, 1, 0)), ('', 'red cube near left', NoteScore(0, 1, 1)),
+    ('Red  cube near left.', 'red cube near left', NoteScore(1, 1, 0))])
+def test_notes_are_scored_fact_by_fact(text, truth, score):
+    assert score_note(text, truth) == score
+
+
+def test_figures_of_an_exam_leave_matters_of_opinion_apart():
+    result = ExamResult(answers=[('where', True), ('where', False), ('count', True)], unclear=[('where', False)],
+                        lines=[('reach', True)], notes=[NoteScore(3, 4, 1)], unclear_notes=[NoteScore(0, 1, 1)],
+                        errors=[0.1])
+    figures = exam_figures(result)
+    assert figures['answers'] == Share(2, 3) and figures['answers: where'] == Share(1, 2)
+    assert figures['facts of notes that are true'] == Share(3, 4)
+    assert figures['facts that notes should have and have'] == Share(3, 4)
+    assert figures['notes without any mistake'] == Share(0, 1)
+    assert 'answers: where' in table({'isolated': figures, 'shared_kv': figures})
+
+
+def test_modes_are_compared_text_by_text_and_chunk_by_chunk():
+    one = ExamResult(texts={(1, 'answer', 'a'): 'yes', (1, 'memory', ''): 'x'}, chunks={1: np.zeros((2, 2))})
+    other = ExamResult(texts={(1, 'answer', 'a'): 'no', (1, 'memory', ''): 'x'}, chunks={1: np.full((2, 2), 0.25)})
+    figures = agreement({'isolated': one, 'shared_kv': other})
+    assert figures['shared_kv and isolated: equal texts'] == Share(1, 2)
+    assert figures['shared_kv and isolated: difference of chunks'].mean == 0.25
+
+
+def test_exam_asks_everything_in_every_mode_and_modes_agree(tmp_path):
+    write_files(tmp_path)
+    dataset = make_dataset(tmp_path / 'data', frames=2)
+    settings = session_settings(str(tmp_path / 'model.yaml'), str(tmp_path / 'robot.yaml'))
+    results = {mode.value: Exam(settings, mode, dataset).run(range(2)) for mode in Mode}
+    asked = sum(len(dataset[i].questions) for i in range(2))
+    for result in results.values():
+        assert len(result.answers) + len(result.unclear) == asked and len(result.notes) == 2
+        assert len(result.texts) == asked + 4 and len(result.chunks) == 2
+    figures = agreement(results)
+    assert figures['shared_kv and isolated: equal texts'].share == 1
+    assert figures['continuous_batching and isolated: difference of chunks'].quantile(1) < 1e-4
+
+
+def test_exam_can_leave_cameras_out(tmp_path):
+    write_files(tmp_path)
+    dataset = make_dataset(tmp_path / 'data', frames=1)
+    settings = session_settings(str(tmp_path / 'model.yaml'), str(tmp_path / 'robot.yaml'))
+    both = [Exam(settings, Mode.SHARED_KV, dataset, cameras).run([0]).chunks[1] for cameras in (None, ['head'])]
+    assert not np.array_equal(*both)
