@@ -1,5 +1,6 @@
 """
-Loads weights from safetensors files, strictly. Never from pickles: a checkpoint is data, not code.
+Loads weights from safetensors files, strictly, and from torch's own files only as far as these are plain tensors: a
+checkpoint is data, not code.
 
 Which tensors of a file make up which parameter of a network is data (`Source`), given by the family. The file is mapped
 into memory, and every parameter is filled once, in its final dtype and on its final device: there are never two copies.
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import pickle
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -25,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 WEIGHTS = 'model.safetensors'
 INDEX = 'model.safetensors.index.json'  # of a checkpoint in several files
+TORCH_SUFFIX = '.pt'
 LISTED = 5  # names per kind of mistake that an error lists
 GIB = 1 << 30
 MAPPED = GIB // 2  # bytes of the file that are mapped at a time
@@ -76,7 +79,7 @@ def load_strict(network: nn.Module, path: Path, sources: Mapping[str, Source] | 
                 unused: Collection[str] = (), prefix: str = '', dtype: DtypeRule | None = None, device: str = 'cpu',
                 progress: Progress | None = None) -> None:
     """
-    Fill a network from safetensors files.
+    Fill a network from safetensors files, or from one that torch.save wrote (.pt).
 
     :param network: may have been built on the meta device; its parameters are replaced.
     :param path: the file, or a directory that holds `model.safetensors`, or the index of several files and these.
@@ -178,17 +181,43 @@ def weights_files(path: Path) -> list[Path]:
     return [path / name for name in names]
 
 
-def _open(path: Path) -> safe_open:
+class TorchFile:
+    """A mapping of tensors that torch.save wrote, with the methods of `safe_open` that are used here."""
+
+    def __init__(self, path: Path) -> None:
+        tensors = torch.load(path, map_location='cpu', weights_only=True, mmap=True)
+        if not isinstance(tensors, Mapping) or not all(isinstance(value, torch.Tensor) for value in tensors.values()):
+            raise ValueError('it is no mapping of names to tensors')
+        self._tensors = tensors
+
+    def keys(self) -> list[str]:
+        """Return the names of all tensors."""
+        return list(self._tensors)
+
+    def shape(self, name: str) -> list[int]:
+        """Return the shape of a tensor."""
+        return list(self._tensors[name].shape)
+
+    def get_tensor(self, name: str) -> torch.Tensor:
+        """Return a tensor."""
+        return self._tensors[name]
+
+
+def _open(path: Path) -> safe_open | TorchFile:
     try:
-        return safe_open(path, framework='pt')
-    except (SafetensorError, OSError) as error:
-        raise ConfigError(f'checkpoint file {str(path)!r} cannot be read: {error}') from error
+        return TorchFile(path) if path.suffix == TORCH_SUFFIX else safe_open(path, framework='pt')
+    except pickle.UnpicklingError as error:
+        raise ConfigError(f'checkpoint file {str(path)!r} holds more than tensors, and such files can run code: save '
+                          'its state_dict alone, as safetensors') from error
+    except (SafetensorError, OSError, ValueError, RuntimeError, EOFError) as error:
+        raise ConfigError(f'checkpoint file {str(path)!r} cannot be read: {" ".join(str(error).split())}') from error
 
 
-def _shapes(file: safe_open, prefix: str) -> dict[str, list[int]]:
+def _shapes(file: safe_open | TorchFile, prefix: str) -> dict[str, list[int]]:
     """Return the shape of every tensor by its name without the prefix; a name that lacks it counts as unknown."""
     return {name[len(prefix):] if name.startswith(prefix) else f'{name} (without {prefix!r})':
-            file.get_slice(name).get_shape() for name in file.keys()}
+            file.shape(name) if isinstance(file, TorchFile) else file.get_slice(name).get_shape()
+            for name in file.keys()}
 
 
 def _match(path: Path, wanted: Mapping[str, list[int]], given: Mapping[str, list[int]], sources: Mapping[str, Source],

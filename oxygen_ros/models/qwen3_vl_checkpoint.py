@@ -1,4 +1,4 @@
-"""What the families on Qwen3-VL share when they load: sizes, which tensors the parameters are, filling a network once."""
+"""What the families on Qwen3-VL share when they load: sizes, names of tensors, filling a network once."""
 
 from __future__ import annotations
 

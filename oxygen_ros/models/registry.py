@@ -18,6 +18,7 @@ from oxygen_ros.models.interface import VLAModel
 # Family -> module with `load(config, options) -> VLAModel`. Imported only when used.
 FAMILIES = {
     'pi05': 'oxygen_ros.models.pi05',
+    'starvla': 'oxygen_ros.models.starvla',
     'tiny': 'oxygen_ros.models.tiny',
     'xiaomi': 'oxygen_ros.models.xiaomi_robotics',
 }

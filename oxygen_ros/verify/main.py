@@ -61,10 +61,14 @@ def verify(case: Path, modes: list[Mode], branches: list[int], dtype: str = 'flo
         with torch.inference_mode():
             pi05.run(case, report, modes, branches, dtype, device)
     elif (case / CASE).is_file():
-        from oxygen_ros.verify import xiaomi  # takes transformers along, which others need not wait for
+        from oxygen_ros.verify import qwen3_vl, starvla, xiaomi  # take transformers along, for which others do not wait
 
+        content = qwen3_vl.read_content(case)
+        if not {'robot_type', 'framework'} & set(content):
+            raise ConfigError(f'case {str(case)!r} names neither a robot_type (Xiaomi-Robotics-0) nor a framework '
+                              '(StarVLA)')
         with torch.inference_mode():
-            xiaomi.run(case, report, modes, branches, dtype, device)
+            (xiaomi if 'robot_type' in content else starvla).run(case, report, modes, branches, dtype, device)
     else:
         raise ConfigError(f'{str(case)!r} is no case directory: it has none of {pi05.INPUTS}, {CASE} and '
                           f'{preprocess.VECTORS}')
