@@ -26,6 +26,7 @@ SUBCOMMANDS = {
     'demo': ('oxygen_ros.demo.main', 'play a recorded humanoid bag through all nodes and show what they do'),
     'up': ('oxygen_ros.up', 'start perception and inference, and replay with --bag (as the launch files do)'),
     'verify': ('oxygen_ros.verify.main', 'compare a model with golden vectors, through the engine and its cache'),
+    'dataset': ('oxygen_ros.simulation.generate', 'make training frames in the simulator'),
     'train': ('oxygen_ros.training.main', 'train the small policy on frames of the simulator'),
     'bench': ('oxygen_ros.bench.main', 'measure the modes of the engine against each other, and the nodes'),
     'bench-perception': ('oxygen_ros.nodes.perception_bench', 'measure the perception node'),

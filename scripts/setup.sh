@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 PYTHON=${PYTHON:-python3}
 TORCH=${TORCH:-torch==2.13.0}
-EXTRAS='[test,demo]'
+EXTRAS='[test,demo,simulation]'
 python=.venv/bin/python
 log=.venv/setup.log
 
