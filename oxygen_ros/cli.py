@@ -27,6 +27,7 @@ SUBCOMMANDS = {
     'up': ('oxygen_ros.up', 'start perception and inference, and replay with --bag (as the launch files do)'),
     'verify': ('oxygen_ros.verify.main', 'compare a model with golden vectors, through the engine and its cache'),
     'dataset': ('oxygen_ros.simulation.generate', 'make training frames in the simulator'),
+    'evaluate': ('oxygen_ros.evaluation.main', 'tell how good the small policy is, in the simulator'),
     'train': ('oxygen_ros.training.main', 'train the small policy on frames of the simulator'),
     'bench': ('oxygen_ros.bench.main', 'measure the modes of the engine against each other, and the nodes'),
     'bench-perception': ('oxygen_ros.nodes.perception_bench', 'measure the perception node'),
@@ -34,6 +35,7 @@ SUBCOMMANDS = {
     'offline': ('oxygen_ros.offline.main', 'run a recording through perception and inference in lockstep, without ROS'),
     'compare': ('oxygen_ros.compare.main', 'compare the actions, texts and memory in two recordings'),
     'record': ('oxygen_ros.nodes.record', 'record topics, on machines without rosbag2'),
+    'simulate': ('oxygen_ros.nodes.simulator', 'run the simulator node: a two-armed humanoid at a table'),
     'perception': ('oxygen_ros.nodes.perception', 'run the node that makes frames of camera images and joint states'),
     'inference': ('oxygen_ros.nodes.inference', 'run the node that acts, speaks and remembers'),
 }

@@ -79,6 +79,35 @@ def replay_arguments() -> tuple[Argument, ...]:
     )
 
 
+def simulate_arguments() -> tuple[Argument, ...]:
+    """Return the arguments that simulate.launch.py has beside those of oxygen.launch.py, and those it changes."""
+    return (
+        Argument('robot', 'openarm', 'Robot of perception and inference; the simulator has the one of this name.'),
+        Argument('model', 'openarm', 'Model, by name or as a path to a .yaml file.'),
+        Argument('seed', '0', 'Scene: equal seeds are equal scenes.'),
+        Argument('speed', '1.0', 'How quick simulated time goes, with use_sim_time: 2.0 is twice as quick as real.'),
+        Argument('commands', '', 'Topic that moves the robot. Empty: as in params_file.',
+                 ('', 'joint_commands', 'joint_trajectory')),
+        Argument('view_rate', '0.0', 'Pictures per second on the topic view, for people to look at; 0 for none.'),
+        Argument('viewer', 'false', 'Open the interactive viewer of MuJoCo; needs a display.', BOOLEAN),
+    )
+
+
+def plan_simulator(values: Mapping[str, str]) -> NodeRun:
+    """
+    Return the simulator node to start.
+
+    :param values: by argument name: those of `suite_arguments` and `simulate_arguments`.
+    :raises ConfigError: a number is none.
+    """
+    simulated_time = values['use_sim_time'] == 'true'
+    return NodeRun('simulate', {
+        'seed': int(_number('seed', values['seed'])), 'simulated_time': simulated_time,
+        'speed': _number('speed', values['speed']) if simulated_time else 1.0,
+        'view_rate': _number('view_rate', values['view_rate']), 'viewer': values['viewer'] == 'true',
+        **({'commands': values['commands']} if values['commands'] else {})})
+
+
 def plan(values: Mapping[str, str]) -> tuple[NodeRun, ...]:
     """
     Return the nodes to start.

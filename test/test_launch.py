@@ -13,7 +13,14 @@ import pytest
 from oxygen_ros import up
 from oxygen_ros.errors import ConfigError
 from oxygen_ros.files import share_directories
-from oxygen_ros.suite import dds_environment, plan, replay_arguments, suite_arguments
+from oxygen_ros.suite import (
+    dds_environment,
+    plan,
+    plan_simulator,
+    replay_arguments,
+    simulate_arguments,
+    suite_arguments,
+)
 
 LAUNCH = share_directories()[0] / 'launch'
 
@@ -64,7 +71,8 @@ def values_with(**given: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(('name', 'arguments'), [
-    ('oxygen.launch.py', suite_arguments()), ('replay.launch.py', replay_arguments())])
+    ('oxygen.launch.py', suite_arguments()), ('replay.launch.py', replay_arguments()),
+    ('simulate.launch.py', simulate_arguments())])
 def test_launch_file_declares_each_argument_with_a_description(launch_modules, name, arguments):
     declared = of_kind(load(name), 'DeclareLaunchArgument')
     assert [action.words[0] for action in declared] == [argument.name for argument in arguments]
@@ -73,9 +81,22 @@ def test_launch_file_declares_each_argument_with_a_description(launch_modules, n
         assert not action.choices or action.default_value in action.choices
 
 
-def test_replay_launch_file_includes_the_other_one(launch_modules):
-    include, = of_kind(load('replay.launch.py'), 'IncludeLaunchDescription')
+@pytest.mark.parametrize('name', ['replay.launch.py', 'simulate.launch.py'])
+def test_launch_file_includes_the_one_of_the_suite(launch_modules, name):
+    include, = of_kind(load(name), 'IncludeLaunchDescription')
     assert Path(include.words[0].words[0]) == LAUNCH / 'oxygen.launch.py'
+
+
+def test_simulate_launch_file_starts_the_simulator_in_the_time_of_the_suite(launch_modules):
+    defaults = {argument.name: argument.default for argument in (*suite_arguments(), *simulate_arguments())}
+    values = defaults | {'seed': '7', 'use_sim_time': 'true', 'speed': '2', 'commands': 'joint_trajectory'}
+    node, = start(load('simulate.launch.py'), values)
+    assert (node.executable, node.name) == ('simulate', 'simulator')
+    assert node.parameters[1] == plan_simulator(values).parameters
+    assert node.parameters[1] == {'seed': 7, 'simulated_time': True, 'speed': 2.0, 'commands': 'joint_trajectory',
+                                  'view_rate': 0.0, 'viewer': False}
+    node, = start(load('simulate.launch.py'), defaults | {'speed': '2'})
+    assert node.parameters[1]['speed'] == 1.0 and 'commands' not in node.parameters[1]
 
 
 def test_oxygen_launch_file_starts_perception_and_inference(launch_modules):

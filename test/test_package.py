@@ -149,7 +149,7 @@ def test_configuration_file_is_a_mapping(path):
     assert isinstance(yaml.safe_load(path.read_text()), dict)
 
 
-@pytest.mark.parametrize('node', ['perception', 'inference', 'replay'])
+@pytest.mark.parametrize('node', ['perception', 'inference', 'replay', 'simulator'])
 def test_parameter_file_matches_the_node(node):
     """It names every parameter of the node but those that differ with each run, and the values are the defaults."""
     table = {parameter.name: parameter for parameter in importlib.import_module(f'oxygen_ros.nodes.{node}').PARAMETERS}

@@ -132,10 +132,14 @@ class Simulation:
     def observe(self) -> Observation:
         """Return pictures and joint state of this moment; joints in the order of ACTUATED."""
         self._frames += 1
+        positions, velocities = self.joint_state()
         return Observation(
             number=self._frames, stamp_ns=self._time_ns, images=self.images(), joint_names=robot.ACTUATED,
-            joint_positions=self.data.qpos[self._qpos].copy(), joint_velocities=self.data.qvel[self._dofs].copy(),
-            tf_frame='base_link')
+            joint_positions=positions, joint_velocities=velocities, tf_frame='base_link')
+
+    def joint_state(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return positions and velocities of ACTUATED, float64 [16] rad and rad/s."""
+        return self.data.qpos[self._qpos].copy(), self.data.qvel[self._dofs].copy()
 
     def images(self) -> dict[str, np.ndarray]:
         """Return the pictures of this moment by camera, uint8 [size, size, 3] RGB; none if it does not render."""
