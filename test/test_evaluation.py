@@ -7,10 +7,13 @@ import pytest
 from training_data import make_dataset, write_files
 
 from oxygen_ros.engine.scheduler import Mode
+from oxygen_ros.evaluation.closed_loop import EpisodeResult
 from oxygen_ros.evaluation.exam import Exam, ExamResult, session_settings
-from oxygen_ros.evaluation.facts import NoteScore, score_note
 from oxygen_ros.evaluation.figures import Mean, Share, shares
-from oxygen_ros.evaluation.report import agreement, exam_figures, plain, table
+from oxygen_ros.evaluation.report import agreement, episode_figures, exam_figures, plain, table
+from oxygen_ros.evaluation.smoothness import ChunkGaps, jerk
+from oxygen_ros.robot.chunk import JointChunk
+from oxygen_ros.simulation.episode import Episode, Facts, Outcome
 
 
 @pytest.mark.parametrize(('right', 'count', 'low', 'high'), [
@@ -40,27 +43,45 @@ def test_kinds_are_counted_apart():
     assert shares([('where', True), ('count', False), ('where', False)]) == {'count': Share(0, 1), 'where': Share(1, 2)}
 
 
-@pytest.mark.parametrize(('text', 'truth', 'score'), [
-    ('red cube near left, blue ball far right', 'red cube near left, blue ball far right', NoteScore(2, 2, 0)),
-    ('blue ball far right', 'red cube near left, blue ball far right', NoteScore(1, 1, 1)),
-    ('red cube far left, blue ball far right', 'red cube near left, blue ball far right', NoteScore(1, 2, 1)),
-    ('red cube near left, red cube near left', 'red cube near left', NoteScore(1, 2, 0)),
-    ('nothing', 'nothing', NoteScore(1, 1, 0)), ('', 'red cube near left', NoteScore(0, 1, 1)),
-    ('Red  cube near left.', 'red cube near left', NoteScore(1, 1, 0))])
-def test_notes_are_scored_fact_by_fact(text, truth, score):
-    assert score_note(text, truth) == score
-
-
 def test_figures_of_an_exam_leave_matters_of_opinion_apart():
     result = ExamResult(answers=[('where', True), ('where', False), ('count', True)], unclear=[('where', False)],
-                        lines=[('reach', True)], notes=[NoteScore(3, 4, 1)], unclear_notes=[NoteScore(0, 1, 1)],
-                        errors=[0.1])
+                        lines=[('reach', True)], notes=[Facts(3, 6), Facts(4, 4)], whole_notes=[True], errors=[0.1])
     figures = exam_figures(result)
     assert figures['answers'] == Share(2, 3) and figures['answers: where'] == Share(1, 2)
-    assert figures['facts of notes that are true'] == Share(3, 4)
-    assert figures['facts that notes should have and have'] == Share(3, 4)
-    assert figures['notes without any mistake'] == Share(0, 1)
+    assert figures['facts of notes'] == Share(7, 10) and figures['notes without any mistake'] == Share(1, 1)
     assert 'answers: where' in table({'isolated': figures, 'shared_kv': figures})
+
+
+def test_figures_of_episodes_tell_outcomes_apart():
+    def result(kind, outcome, distance=0.02, **more):
+        return EpisodeResult(Episode(0, kind, '', ''), outcome, distance, seconds=4.0, chunks=20, jerk=2.0, **more)
+
+    figures = episode_figures([
+        result('reach', Outcome.SUCCESS, gaps=[0.1], lines=[True, False], notes=[Facts(2, 3)]),
+        result('reach', Outcome.WRONG_OBJECT, 0.2, answers=[('where', True)]),
+        result('reach', Outcome.MISSED, 0.05), result('absent', Outcome.NOT_AT_REST, math.nan)], 5.0)
+    assert figures['success: reach'] == Share(1, 3) and figures['success: absent'] == Share(0, 1)
+    assert figures['wrong_object: reach'] == Share(1, 3) and figures['not_at_rest: absent'] == Share(1, 1)
+    assert figures['final distance'].mean == pytest.approx(9) and figures['time to success'].values == (4.0,)
+    assert figures['chunks per second'].mean == 5 and figures['gap between chunks'].mean == 0.1
+    assert figures['spoken lines'] == Share(1, 2) and figures['facts of notes'] == Share(2, 3)
+
+
+def test_jerk_is_the_third_derivative():
+    times = np.arange(20) * 0.1
+    assert jerk(np.stack([times**3, -(times**3)], axis=1), 0.1) == pytest.approx(6)
+    assert jerk(times[:, None] ** 2, 0.1) == pytest.approx(0, abs=1e-9) and math.isnan(jerk(times[:3, None], 0.1))
+
+
+def test_gap_of_a_chunk_is_measured_where_it_begins():
+    def chunk(start_ns, positions):
+        return JointChunk(('a', 'b'), np.array(positions, dtype=float), start_ns, 100, 1, start_ns)
+
+    gaps = ChunkGaps()
+    gaps.push(chunk(0, [[0, 0], [1, 0], [2, 0]]))
+    gaps.push(chunk(150, [[1.5, -0.25], [2, 0], [3, 0]]))  # between two rows
+    gaps.push(chunk(900, [[9, 9], [9, 9], [9, 9]]))  # after its end
+    assert gaps.values == [0.25]
 
 
 def test_modes_are_compared_text_by_text_and_chunk_by_chunk():

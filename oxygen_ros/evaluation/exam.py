@@ -1,4 +1,4 @@
-"""Questions, lines and notes about held-out frames, through the engine. No simulator needed: the pictures are stored."""
+"""Questions, lines and notes about held-out frames, through the engine; no simulator is needed."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import numpy as np
 from oxygen_ros.engine.config import EngineConfig
 from oxygen_ros.engine.requests import ActionChunk, Event, FinishReason, TextDelta
 from oxygen_ros.engine.scheduler import Mode, SchedulerConfig
-from oxygen_ros.evaluation.facts import NoteScore, score_note
 from oxygen_ros.observation import Observation
 from oxygen_ros.simulation.dataset import Dataset, Frame
+from oxygen_ros.simulation.episode import Facts, score_answer, score_note
+from oxygen_ros.simulation.objects import TableObject
 from oxygen_ros.tasks.session import Session, SessionSettings, TextSettings
 
 FRAME_SECONDS = 1.0  # between two frames, on a clock that stands still while the engine works
@@ -24,16 +25,17 @@ class ExamResult:
     What came out of an exam; texts with more than one right answer are apart.
 
     :param answers: (kind of question, right) of clear questions. :param unclear: likewise of the others.
-    :param lines: (kind of task, right) of clear spoken lines. :param notes: of clear notes, :param unclear_notes: others.
+    :param lines: (kind of task, right) of clear spoken lines. :param notes: facts of the notes.
+    :param whole_notes: whether a clear note is right word by word.
     :param errors: root mean square error of the chunk in rad, by frame.
-    :param given: every text as (frame, task, prompt, text) and every chunk as (frame, actions): what modes must agree in.
+    :param texts: (frame, task, question) -> text, :param chunks: frame -> actions: what the modes must agree in.
     """
 
     answers: list[tuple[str, bool]] = field(default_factory=list)
     unclear: list[tuple[str, bool]] = field(default_factory=list)
     lines: list[tuple[str, bool]] = field(default_factory=list)
-    notes: list[NoteScore] = field(default_factory=list)
-    unclear_notes: list[NoteScore] = field(default_factory=list)
+    notes: list[Facts] = field(default_factory=list)
+    whole_notes: list[bool] = field(default_factory=list)
     errors: list[float] = field(default_factory=list)
     texts: dict[tuple[int, str, str], str] = field(default_factory=dict)
     chunks: dict[int, np.ndarray] = field(default_factory=dict)
@@ -103,11 +105,14 @@ class Exam:
     def _mark(self, frame: Frame, texts: list[str]) -> None:
         result, task = self.result, frame.tasks[0]
         for question, text in zip(frame.questions, texts):
-            (result.answers if question.clear else result.unclear).append((question.kind, text == question.answer))
+            (result.answers if question.clear else result.unclear).append(
+                (question.kind, score_answer(question, text)))
         line, note = texts[-2:]
         if task.line_clear:
             result.lines.append((task.kind, line == task.line))
-        (result.notes if frame.note.clear else result.unclear_notes).append(score_note(note, frame.note.text))
+        result.notes.append(score_note(note, [TableObject.from_dict(item) for item in frame.objects]))
+        if frame.note.clear:
+            result.whole_notes.append(note == frame.note.text)
         chunk = self._session.action.joint_chunk(self._chunk)
         columns = [self._dataset.info.joints.index(name) for name in chunk.names]
         wanted = task.chunk[:len(chunk.positions), columns]

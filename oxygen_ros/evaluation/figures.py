@@ -47,7 +47,8 @@ class Share:
     def to_dict(self) -> dict:
         """Return plain data for JSON."""
         low, high = self.interval
-        return {**asdict(self), 'share': self.share if self.count else None, 'low': low, 'high': high, 'text': self.text}
+        share = self.share if self.count else None
+        return {**asdict(self), 'share': share, 'low': low, 'high': high, 'text': self.text}
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,8 @@ class Mean:
         if not self.values:
             return 'none'
         low, high = self.interval
-        return (f'{self.mean:.3g}{self.unit and " " + self.unit} ({low:.3g} to {high:.3g}; median {self.quantile(0.5):.3g}, '
-                f'p95 {self.quantile(0.95):.3g}, n {len(self.values)})')
+        return (f'{self.mean:.3g}{self.unit and " " + self.unit} ({low:.3g} to {high:.3g}; '
+                f'median {self.quantile(0.5):.3g}, p95 {self.quantile(0.95):.3g}, n {len(self.values)})')
 
     def to_dict(self) -> dict:
         """Return plain data for JSON."""

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from oxygen_ros.evaluation.closed_loop import EpisodeResult
 from oxygen_ros.evaluation.exam import ExamResult
-from oxygen_ros.evaluation.facts import NoteScore
 from oxygen_ros.evaluation.figures import Mean, Share, shares
+from oxygen_ros.simulation.episode import Facts, Outcome
 
 Figures = dict[str, Share | Mean]
 
@@ -21,23 +22,51 @@ def exam_figures(result: ExamResult) -> Figures:
     figures['answers that are a matter of opinion, as the oracle'] = _all(result.unclear)
     figures['spoken lines'] = _all(result.lines)
     figures |= {f'spoken lines: {kind}': share for kind, share in shares(result.lines).items()}
-    figures |= note_figures(result.notes)
-    figures['facts of unclear notes, as the oracle'] = Share(sum(n.true for n in result.unclear_notes),
-                                                             sum(n.said for n in result.unclear_notes))
+    figures |= note_figures(result.notes, result.whole_notes)
     figures['error of the chunk'] = Mean(tuple(result.errors), 'rad')
     return figures
 
 
-def note_figures(notes: Sequence[NoteScore]) -> Figures:
-    """Return the figures of clear notes."""
-    true, said, missing = (sum(getattr(note, name) for note in notes) for name in ('true', 'said', 'missing'))
-    return {'facts of notes that are true': Share(true, said),
-            'facts that notes should have and have': Share(true, true + missing),
-            'notes without any mistake': Share(sum(n.true == n.said and not n.missing for n in notes), len(notes))}
+def note_figures(notes: Sequence[Facts], whole: Sequence[bool]) -> Figures:
+    """Return the figures of notes; `whole` tells which are right word by word."""
+    return {'facts of notes': Share(sum(note.true for note in notes), sum(note.total for note in notes)),
+            'notes without any mistake': Share(sum(whole), len(whole))}
+
+
+def episode_figures(results: Sequence[EpisodeResult], action_rate: float) -> Figures:
+    """
+    Return the figures of episodes in closed loop.
+
+    :param action_rate: chunks per second that were asked for.
+    """
+    figures: Figures = {}
+    for kind in sorted({result.episode.kind for result in results}, reverse=True):
+        mine = [result for result in results if result.episode.kind == kind]
+        figures[f'success: {kind}'] = Share(sum(r.outcome is Outcome.SUCCESS for r in mine), len(mine))
+        for outcome in Outcome:
+            count = sum(r.outcome is outcome for r in mine)
+            if count and outcome is not Outcome.SUCCESS:
+                figures[f'{outcome.value}: {kind}'] = Share(count, len(mine))
+    reached = [result for result in results if result.episode.kind == 'reach']
+    figures['final distance'] = Mean(tuple(100 * result.distance for result in reached), 'cm')
+    figures['time to success'] = Mean(tuple(r.seconds for r in reached if r.outcome is Outcome.SUCCESS), 's')
+    figures['jerk'] = Mean(tuple(r.jerk for r in results), 'rad/s^3')
+    figures['gap between chunks'] = Mean(tuple(gap for result in results for gap in result.gaps), 'rad')
+    figures['chunks per second'] = Mean(tuple(result.chunks / result.seconds for result in results),
+                                        f'of {action_rate:g}')
+    answers = [answer for result in results for answer in result.answers]
+    lines = [line for result in results for line in result.lines]
+    notes = [note for result in results for note in result.notes]
+    if answers or lines or notes:
+        figures['answers'] = _all(answers)
+        figures |= {f'answers: {kind}': share for kind, share in shares(answers).items()}
+        figures['spoken lines'] = Share(sum(lines), len(lines))
+        figures['facts of notes'] = Share(sum(note.true for note in notes), sum(note.total for note in notes))
+    return figures
 
 
 def agreement(results: Mapping[str, ExamResult]) -> Figures:
-    """Return how far the other modes agree with the first: texts that are equal, and the largest difference of chunks."""
+    """Return how far the other modes agree with the first: equal texts, and the largest difference of each chunk."""
     (first, one), *others = results.items()
     figures: Figures = {}
     for name, other in others:
