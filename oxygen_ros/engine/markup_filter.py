@@ -22,7 +22,7 @@ class MarkupFilter:
     Filters a text that comes in pieces, however they cut it.
 
     What stands between a thinking tag and its end is left out, up to the end of the text if that never comes. A `<`
-    that begins no tag comes through.
+    that begins no tag comes through. NUL, which would cut a message off, becomes U+FFFD.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class MarkupFilter:
 
     def push(self, text: str) -> str:
         """Take in a piece and return what can be handed on."""
-        text = self._held + text
+        text = self._held + text.replace('\0', '\ufffd')
         kept = []
         while True:
             if self._close is not None:
