@@ -48,6 +48,8 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--dtype', choices=('float32', 'bfloat16'), default='float32')
     parser.add_argument('--device', default='cpu', help='of torch, for example cuda (default: cpu)')
     parser.add_argument('--threads', type=int, default=0, metavar='T', help='of torch on the CPU (default: its own)')
+    parser.add_argument('--set', action='append', default=[], metavar='NAME=VALUE', dest='options',
+                        help='another option of loading, for example packing=plain (may be repeated)')
     parser.add_argument('--seed', type=int, default=0, help='of weights, pictures, noise and arrivals (default: 0)')
 
 

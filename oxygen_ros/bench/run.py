@@ -14,6 +14,7 @@ import torch
 
 from oxygen_ros.bench.endurance import endurance, endurance_lines
 from oxygen_ros.bench.lane import BenchFailed
+from oxygen_ros.bench.loading import load
 from oxygen_ros.bench.machine import machine, versions
 from oxygen_ros.bench.measure import measure
 from oxygen_ros.bench.realtime import RealTimeSettings, measure_real_time
@@ -24,7 +25,6 @@ from oxygen_ros.bench.table import case_table
 from oxygen_ros.bench.workload import Arrivals, Workload
 from oxygen_ros.engine.scheduler import Mode
 from oxygen_ros.models.interface import VLAModel
-from oxygen_ros.models.registry import DTYPES, LoadOptions, load_model, read_model_file
 
 FAILED = 1
 SCHEMA = 'oxygen_ros.bench/1'
@@ -37,8 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     cases = settings_of(arguments)
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
-    options = LoadOptions(arguments.checkpoint, DTYPES[arguments.dtype], arguments.device, arguments.seed)
-    model = load_model(read_model_file(arguments.model), options)
+    model = load(arguments)
     result = header(arguments, model)
     print(f'{model.spec.name}, weights: {model.spec.weights}, {arguments.dtype} on {arguments.device}, '
           f'{torch.get_num_threads()} threads', flush=True)

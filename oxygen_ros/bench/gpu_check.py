@@ -1,0 +1,239 @@
+"""
+What only a machine with a GPU can show, as one prepared run: `python bench/gpu_check.py`.
+
+1. correctness: an engine on the GPU against the float64 reference, call by call, in float32 and bfloat16.
+2. graphs: the same work with CUDA graphs and without gives the same, and what a decode step takes either way.
+3. table: full-size π0.5 with random weights in all modes, and how far each stage is from what the hardware allows.
+
+Each part is written to the result file as soon as it is done: a machine that is lent for minutes may go at any time.
+On a CPU (`--device cpu --model ...`) all of it runs too, with small models, and is tested so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from oxygen_ros.bench.check import TOLERANCES, compare, reference_of, run_engine, same_results
+from oxygen_ros.bench.devices import DEVICES, Device
+from oxygen_ros.bench.energy import EnergyMeter
+from oxygen_ros.bench.figures import median
+from oxygen_ros.bench.inputs import Inputs
+from oxygen_ros.bench.lane import BenchFailed
+from oxygen_ros.bench.machine import machine, versions
+from oxygen_ros.bench.measure import measure
+from oxygen_ros.bench.measured_model import synchronise
+from oxygen_ros.bench.predict import Frame, stages
+from oxygen_ros.bench.result import case_result
+from oxygen_ros.bench.settings import BenchSettings
+from oxygen_ros.bench.sizes import sizes_of
+from oxygen_ros.bench.table import case_table, rows
+from oxygen_ros.bench.workload import Workload
+from oxygen_ros.engine.kv_cache import UnifiedKVCache
+from oxygen_ros.models.interface import VLAModel
+from oxygen_ros.models.registry import DTYPES, LoadOptions, load_model, read_model_file
+
+PARTS = ('correctness', 'graphs', 'table')
+SCHEMA = 'oxygen_ros.gpu_check/1'
+CHECK_FRAMES, CHECK_STEPS = 3, 4
+STEP_ROUNDS = 20
+BATCHES = (1, 2, 4, 6, 8, 16)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    result.add_argument('--device', default='cuda', help='of torch (default: cuda)')
+    result.add_argument('--parts', nargs='+', choices=PARTS, default=list(PARTS), help='what to do (default: all)')
+    result.add_argument('--check-model', default='bench_m', help='of correctness and graphs (default: bench_m)')
+    result.add_argument('--check-length', type=int, default=12, help='tokens of its texts (default: 12)')
+    result.add_argument('--model', default='pi05_base', help='of the table (default: pi05_base, full-size π0.5)')
+    result.add_argument('--dtype', default='bfloat16', choices=tuple(DTYPES), help='of the table (default: bfloat16)')
+    result.add_argument('--cameras', type=int, help="that give pictures (default: all of the model's)")
+    result.add_argument('--text-length', type=int, nargs='+', default=[30], metavar='N')
+    result.add_argument('--tokens-per-frame', type=int, nargs='+', default=[5], metavar='K')
+    result.add_argument('--denoise-steps', type=int, default=10, metavar='S')
+    result.add_argument('--rounds', type=int, default=15, help='frames per mode (default: 15)')
+    result.add_argument('--json', type=Path, default=Path('gpu_check.json'), metavar='FILE',
+                        help='result file (default: gpu_check.json)')
+    return result
+
+
+def main(words: list[str] | None = None) -> int:
+    """Do all parts, whatever becomes of one; exit code 1 when a part failed."""
+    arguments = parser().parse_args(words)
+    torch.backends.cuda.matmul.allow_tf32 = False  # float32 means float32
+    try:
+        result = {'schema': SCHEMA, 'machine': machine(arguments.device), 'versions': versions(), 'parts': {}}
+    except (RuntimeError, AssertionError) as error:
+        print(f'error: device {arguments.device!r} is not available: {error}', file=sys.stderr)
+        return 2
+    print(json.dumps(result['machine']), flush=True)
+    work = {'correctness': correctness, 'graphs': graphs, 'table': table}
+    passed = True
+    for part in arguments.parts:
+        start = time.perf_counter()
+        print(f'== {part}', flush=True)
+        try:
+            figures = work[part](arguments)
+        except Exception as error:  # noqa: B902 - the other parts are worth having
+            traceback.print_exc()
+            figures = {'passed': False, 'error': f'{type(error).__name__}: {error}'}
+        figures['seconds'] = time.perf_counter() - start
+        result['parts'][part] = figures
+        arguments.json.write_text(json.dumps(result, indent=1) + '\n', encoding='utf-8')
+        passed &= figures['passed']
+        print(f'== {part}: {"passed" if figures["passed"] else "FAILED"}, {figures["seconds"]:.1f} s', flush=True)
+    print('result:', arguments.json)
+    return 0 if passed else 1
+
+
+def correctness(arguments: argparse.Namespace) -> dict:
+    """Compare an engine on the device with the reference, in each dtype."""
+    results = {}
+    for name, dtype in DTYPES.items():
+        plain = _load(arguments.check_model, dtype, 'cpu', **_plain())
+        weights = dict(plain.network.state_dict())
+        model = plain if arguments.device == 'cpu' and not _plain() else _load(arguments.check_model, dtype,
+                                                                               arguments.device)
+        seen = run_engine(model, CHECK_FRAMES, arguments.check_length, CHECK_STEPS)
+        results[name] = compare(seen, reference_of(model, weights, arguments.device), dtype, CHECK_STEPS,
+                                arguments.device)
+        print(name, json.dumps(results[name]), flush=True)
+    return {'passed': all(result['passed'] for result in results.values()), 'dtypes': results}
+
+
+def graphs(arguments: argparse.Namespace) -> dict:
+    """Compare the engine with graphs and without: results, and the time of a decode step for each size of batch."""
+    ways = _ways()
+    if len(ways) < 2:
+        return {'passed': False, 'error': 'this version knows no graphs: LoadOptions has no field execution'}
+    dtype = DTYPES[arguments.dtype]
+    seen, steps = {}, {}
+    for way, options in ways.items():
+        model = _load(arguments.check_model, dtype, arguments.device, **options)
+        seen[way] = run_engine(model, CHECK_FRAMES, arguments.check_length, CHECK_STEPS)
+        steps[way] = decode_times(model)
+    same = same_results(seen['graphs'], seen['eager'], TOLERANCES[dtype])
+    print(json.dumps(same), flush=True)
+    lines = [(f'batch {batch}', [f'{1e3 * times[batch]:.3f}' for times in steps.values()]) for batch in BATCHES]
+    print(rows('decode step, ms', list(steps), lines), flush=True)
+    return {'passed': same['passed'], 'same': same, 'decode_seconds': steps}
+
+
+def table(arguments: argparse.Namespace) -> dict:
+    """Measure the modes on the full-size model with random weights, and compare each stage with its floor."""
+    dtype = DTYPES[arguments.dtype]
+    model = _load(arguments.model, dtype, arguments.device)
+    device, cases, passed = known_device(arguments.device), [], True
+    for length in arguments.text_length:
+        for tokens in arguments.tokens_per_frame:
+            settings = BenchSettings(arguments.model, None, arguments.dtype, arguments.device,
+                                     cameras=arguments.cameras, rounds=arguments.rounds,
+                                     workload=Workload(length, tokens, arguments.denoise_steps))
+            try:
+                figures = case_result(measure(model, settings), model.spec)
+            except BenchFailed as error:
+                print('refused:', error, flush=True)
+                passed = False
+                continue
+            print(case_table(figures), flush=True)
+            figures['floor'] = floors(arguments, figures, length, tokens, device)
+            print(*(f'  {stage}: {text}' for stage, text in figures['floor'].items()), sep='\n', flush=True)
+            cases.append(figures)
+    return {'passed': passed and bool(cases), 'device': device and dataclasses.asdict(device), 'cases': cases,
+            'energy': EnergyMeter(arguments.device).available}
+
+
+def floors(arguments: argparse.Namespace, figures: dict, length: int, tokens: int, device: Device | None) -> dict:
+    """Return for each stage of the continuous-batching frame what it took and the least it can."""
+    mode = figures['modes'].get('continuous_batching')
+    if device is None or mode is None:
+        return {}
+    sizes = sizes_of(arguments.model)
+    cameras = sizes.cameras if arguments.cameras is None else arguments.cameras
+    sizes = dataclasses.replace(sizes, cameras=cameras, prompt=figures['prefix_tokens'] - cameras * sizes.image_tokens,
+                                action=dataclasses.replace(sizes.action, steps=arguments.denoise_steps))
+    frame = Frame(length, tokens)
+    least = {name: work.seconds(device.flops, device.bandwidth)
+             for name, work in stages(sizes, frame, DTYPES[arguments.dtype].itemsize).items()}
+    wanted = {'prefill': least['vision'] + least['prefill'], 'denoise': least['denoise'],
+              'decode': min(tokens, length - 1) * least['decode_batch']}
+    taken = mode['split_wall']
+    return {stage: {'measured': taken[stage], 'floor': seconds, 'of_floor': taken[stage] / seconds}
+            for stage, seconds in wanted.items()}
+
+
+def known_device(device: str) -> Device | None:
+    """Return what is known about a GPU, by its name; None if nothing is."""
+    if not device.startswith('cuda'):
+        return None
+    name = torch.cuda.get_device_name(device).lower().replace(' ', '')
+    for key, known in DEVICES.items():
+        if key in name:
+            return known
+    return None
+
+
+@torch.inference_mode()
+def decode_times(model: VLAModel) -> dict[int, float]:
+    """Return the median seconds of a decode step for each size of batch, half of the texts on one frame."""
+    device = model.spec.device
+    cache = UnifiedKVCache(model.spec.cache_spec(max(BATCHES) + 2, max(BATCHES), 64))
+    inputs = Inputs(model, len(model.spec.cameras), seed=0)
+    frames = [cache.acquire_frame(number) for number in range(max(BATCHES) // 2 + 1)]
+    for number, frame in enumerate(frames):
+        model.prefill(inputs.observation(number + 1), 'pick up the red cup', cache, frame)
+    result = {}
+    for batch in BATCHES:
+        slots = [cache.open_branch(frames[number // 2]) for number in range(batch)]
+        model.extend(cache, slots, [[3, 4, 5]] * batch)
+
+        def step(slots: list[int] = slots) -> None:
+            model.extend(cache, slots, [[7]] * len(slots))
+
+        result[batch] = _median_seconds(step, device)
+        for slot in slots:
+            cache.close_branch(slot)
+    return result
+
+
+def _median_seconds(work: Callable[[], None], device: str) -> float:
+    for _ in range(3):
+        work()
+    times = []
+    for _ in range(STEP_ROUNDS):
+        synchronise(device)
+        start = time.perf_counter()
+        work()
+        synchronise(device)
+        times.append(time.perf_counter() - start)
+    return median(times)
+
+
+def _load(name: str, dtype: torch.dtype, device: str, **options: object) -> VLAModel:
+    return load_model(read_model_file(name), LoadOptions(None, dtype, device, **options))
+
+
+def _fields() -> set[str]:
+    return {field.name for field in dataclasses.fields(LoadOptions)}
+
+
+def _plain() -> dict[str, object]:
+    """Return the options with which weights stay as they were loaded."""
+    return {'packing': 'plain'} if 'packing' in _fields() else {}
+
+
+def _ways() -> dict[str, dict[str, object]]:
+    """Return the options of the ways to run that are compared."""
+    if 'execution' not in _fields():
+        return {}
+    return {'eager': {'execution': 'eager'}, 'graphs': {'execution': 'graphs'}}
