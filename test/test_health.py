@@ -2,7 +2,7 @@
 
 import pytest
 
-from oxygen_ros.perception.health import Alarms, Arrivals, Level
+from oxygen_ros.perception.health import Alarms, Arrivals, Level, Stillness
 
 
 def test_alarm_begins_once_and_ends_when_it_is_not_raised_again():
@@ -29,3 +29,9 @@ def test_age_and_rate_of_arrivals():
     assert not arrivals.never and arrivals.age(120.0) == pytest.approx(0.1)
     assert arrivals.rate(120.0) == pytest.approx(10.0)
     assert arrivals.rate(130.0) == 0.0
+
+
+def test_content_that_stays_the_same_is_counted_until_it_changes():
+    stillness = Stillness()
+    marks = ('a', 1.0), ('a', 2.0), ('a', 4.0), ('b', 5.0), ('a', 6.0)
+    assert [stillness.seen(*mark) for mark in marks] == [(0, 0.0), (1, 1.0), (2, 3.0), (0, 0.0), (0, 0.0)]

@@ -209,6 +209,22 @@ def test_every_dialect_of_the_format_text_gives_rgb(name):
     assert abs(picture - wanted).max() <= tolerance
 
 
+@pytest.mark.parametrize('text', ['16UC1; compressedDepth png', '32FC1; compressedDepth rvl', 'compressedDepth'])
+def test_compressed_depth_is_refused_by_name_whatever_its_bytes(text):
+    png = io.BytesIO()
+    PilImage.new('I;16', (4, 4), 1000).save(png, 'PNG')
+    for data in (bytes(12) + png.getvalue(), png.getvalue(), b''):
+        with pytest.raises(ImageError, match='compressedDepth.*colour topic') as error:
+            decode_compressed(text, data)
+        assert error.value.fault is ImageFault.DEPTH
+
+
+def test_distances_as_floating_point_numbers_are_refused_by_name():
+    with pytest.raises(ImageError, match="'32FC1'.*colour topic") as error:
+        decode_raw('32FC1', 1, 2, 8, False, bytes(8))
+    assert error.value.fault is ImageFault.DEPTH
+
+
 @pytest.mark.parametrize('name', ['empty', 'empty_fmt'])
 def test_compressed_picture_without_bytes_is_refused(name):
     assert fault('19-empty-compressed-data', name).fault is ImageFault.EMPTY

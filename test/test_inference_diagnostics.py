@@ -55,6 +55,18 @@ def node():
     return FakeNode()
 
 
+def test_strange_joints_are_named_and_forgotten_when_they_are_not(node):
+    diagnostics = InferenceDiagnostics(node)
+    diagnostics.frame_arrived(NOW_NS)
+    diagnostics.state_checked({'elbow': 'is at 90.00, outside its limits -2 to 2, is it in degrees?'})
+    diagnostics.publish(None)
+    assert node.said('frames').level == DiagnosticStatus.WARN
+    assert "joint 'elbow' is at 90.00, outside its limits" in node.said('frames').message
+    diagnostics.state_checked({})
+    diagnostics.publish(None)
+    assert node.said('frames').level == DiagnosticStatus.OK
+
+
 @pytest.mark.parametrize(('age_ns', 'level'), [
     (0, DiagnosticStatus.OK), (3_000_000_000, DiagnosticStatus.WARN), (-3_000_000_000, DiagnosticStatus.WARN)])
 def test_frames_of_another_time_are_reported(node, age_ns, level):

@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 from rosbags.highlevel import AnyReader
 
-from oxygen_ros.perception.joint_merger import MAX_JOINTS, MAX_LAYOUTS, MAX_SAMPLES, JointFault, JointMerger
+from oxygen_ros.perception.joint_merger import (
+    MAX_JOINTS,
+    MAX_LAYOUTS,
+    MAX_NAMES,
+    MAX_SAMPLES,
+    JointFault,
+    JointMerger,
+)
 
 CASES = Path(__file__).parent / 'data' / 'cases'
 MS = 1_000_000
@@ -181,6 +188,14 @@ def test_memory_is_bounded():
         merger.add((f'joint{index}',), (1.0,), (), index)
     assert len(merger._samples) == len(merger._stamps) == MAX_SAMPLES
     assert len(merger._column) == MAX_JOINTS and len(merger._layouts) <= MAX_LAYOUTS
+
+
+def test_message_with_more_joints_than_any_robot_has_is_refused():
+    merger = JointMerger()
+    names = tuple(f'joint{index}' for index in range(MAX_NAMES + 1))
+    merger.add(names, [0.0] * len(names), (), MS)
+    merger.add(('x' * 10_000,), (1.0,), (), MS)
+    assert merger.counters[JointFault.TOO_MANY] == 1 and not merger._column and len(min(merger.unknown)) < 1000
 
 
 def test_message_far_out_of_order_is_refused():

@@ -335,6 +335,7 @@ def test_video_file_is_a_camera_beside_a_topic(ros_graph, tmp_path):
     ({'cameras': ['a', 'a']}, 'not unique'),
     ({'camera_topics': ['/one']}, '1 topics for the 2 cameras'),
     ({'camera_topics': ['']}, "camera 'left' has no topic"),
+    ({'camera_topics': ['/left/image_raw', '/depth/compressedDepth']}, 'compressedDepth, which no model here takes'),
     ({'robot': 'nobody'}, "unknown robot 'nobody'"),
     ({'missing_cameras': ['optional'] * 3}, '3 values for the 2 cameras'),
     ({'missing_cameras': ['sometimes']}, "'sometimes' is not one of"),

@@ -160,6 +160,19 @@ def test_degrees_are_converted_when_declared(tmp_path):
     assert layout.state_statistics.offset == pytest.approx([-90, 0])
 
 
+def test_statistics_in_degrees_are_refused_unless_declared(tmp_path):
+    content = two_joints()
+    content['layouts']['joints'].update(
+        state_statistics={'mode': 'mean_std', 'mean': [0.0, 40.0], 'std': [0.5, 30.0]},
+        action_statistics={'mode': 'min_max', 'min': -90, 'max': 90})
+    with pytest.raises(ConfigError) as error:
+        load_robot(write(tmp_path, content))
+    assert "statistics of state reach several turns for ['b']: declare units: degrees" in str(error.value)
+    assert "statistics of actions reach several turns for ['b']" in str(error.value)
+    content['layouts']['joints']['units'] = 'degrees'
+    assert load_robot(write(tmp_path, content)).layout('joints').units is Units.DEGREES
+
+
 def test_unknown_joints_and_layouts_are_named():
     robot = load_robot('unitree_g1')
     with pytest.raises(ConfigError, match="no joint 'tail', 'wing'"):

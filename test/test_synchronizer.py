@@ -2,6 +2,7 @@
 
 import json
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -352,6 +353,33 @@ def test_memory_is_bounded():
     for milliseconds in range(1000):
         feed(sync, 'a', milliseconds)
     assert len(sync._waiting['a']) == 4
+
+
+def test_large_pictures_are_bounded_by_their_bytes_and_one_is_always_kept():
+    sync = make('a', 'b', queue_bytes=1000)
+    for milliseconds in range(10):
+        sync.add_image('a', at(milliseconds), at(milliseconds), picture, size=400)
+    assert [item.stamp_ns for item in sync._waiting['a']] == [at(7), at(8), at(9)]
+    sync.add_image('a', at(10), at(10), picture, size=10**9)  # the newest may be any size that it came in
+    sync.add_image('a', at(11), at(11), picture, size=400)
+    assert [item.stamp_ns for item in sync._waiting['a']] == [at(11)]
+    assert sync.counters['a'][SyncEvent.SKIPPED] == 11
+
+
+def test_message_is_let_go_when_its_picture_is_decoded():
+    class Message:
+        pass
+
+    message = Message()
+    alive = weakref.ref(message)
+
+    def decode(message=message):
+        return picture()()
+
+    sync = make('a')
+    assert feed(sync, 'a', 10, decode=decode) is not None
+    del message, decode
+    assert alive() is None
 
 
 def test_stamp_gap_tells_why_nothing_pairs():

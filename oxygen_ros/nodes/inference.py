@@ -219,6 +219,8 @@ class InferenceNode(LifecycleNode):
             self.diagnostics.frame_refused(str(error))
             return
         self.diagnostics.frame_arrived(observation.stamp_ns)
+        self.diagnostics.state_checked(self.session.action.state_check.problems(
+            observation.joint_names, observation.joint_positions, inputs.state))
         self.session.commands.measured(observation.joint_names, observation.joint_positions)
         self.worker.post(lambda engine: engine.observe(inputs))
 

@@ -40,6 +40,7 @@ class InferenceDiagnostics:
         self._blank: Counter[str] = Counter()
         self._first_frame: float | None = None
         self._frames_refused = 0
+        self._strange: dict[str, str] = {}  # joint -> what is strange about its position
         self.rejected = 0
         self._chunks: Counter[str] = Counter()
         self._source: CommandSource | None = None
@@ -56,6 +57,12 @@ class InferenceDiagnostics:
         if self._first_frame is None:
             self._first_frame = self._frame_time
         self._frame_age = (self._node.get_clock().now().nanoseconds - stamp_ns) / 1e9
+
+    def state_checked(self, problems: dict[str, str]) -> None:
+        """Note what is strange about the joints of a frame; say so when a joint becomes strange."""
+        for name in problems.keys() - self._strange.keys():
+            self._node.get_logger().warning(f'joint {name!r} {problems[name]}')
+        self._strange = problems
 
     def frame_refused(self, reason: str) -> None:
         """Note a frame that cannot be used."""
@@ -157,7 +164,9 @@ class InferenceDiagnostics:
                                'the perception node')
         wrong = abs(self._frame_age) > limit  # a frame from the future is not acted on either
         text = f'{self._frame_age * 1e3:.0f} ms old on arrival' + (f', max_frame_age is {limit:g} s' if wrong else '')
-        return self._entry(wrong and WARN, 'frames', text, refused=self._frames_refused)
+        if self._strange:
+            text += '; ' + '; '.join(f'joint {name!r} {problem}' for name, problem in self._strange.items())
+        return self._entry((wrong or self._strange) and WARN, 'frames', text, refused=self._frames_refused)
 
     def _actions(self, status: EngineStatus) -> DiagnosticStatus:
         wanted = self._node.values['action.rate']

@@ -5,17 +5,16 @@ from __future__ import annotations
 import statistics
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rclpy.clock import Clock, ClockType
 from rclpy.node import Node
-from rclpy.qos import QoSCompatibility, QoSProfile, qos_check_compatible
 
 from oxygen_ros.nodes.clock_watch import NO_CLOCK, ClockWatch
+from oxygen_ros.nodes.input import Input, is_announced, why_nothing
 from oxygen_ros.nodes.qos_watch import QosWatch
-from oxygen_ros.perception.health import Alarms, Arrivals, Level
+from oxygen_ros.perception.health import Alarms, Arrivals, Level, Stillness
 from oxygen_ros.perception.joint_merger import JointFault, JointSnapshot
 from oxygen_ros.perception.sync_options import JOINTS, SyncEvent
 from oxygen_ros.perception.synchronizer import FrameSynchronizer
@@ -25,6 +24,9 @@ EVENT_SECONDS = 3.0      # after the last event of a kind it counts as over
 STATE_SECONDS = 0.5      # states are raised anew by every report, so the next one ends them
 OLD_SECONDS = 10.0       # behind the clock: no delay, but another clock
 DISCOVERY_SECONDS = 3.0  # before an input that never came is reported
+BEGIN_SECONDS = 60.0     # that a publisher may take before its first message, such as a replay that waits for a model
+STILL_SECONDS = 5.0      # with the same picture again and again, until a camera counts as frozen
+STILL_PICTURES = 10
 
 # What an event says about its input, and how bad it is.
 EVENT_TEXTS = {
@@ -43,28 +45,8 @@ JOINT_TEXTS = {
     JointFault.LENGTH_MISMATCH: 'messages with another number of positions than names are refused',
     JointFault.DUPLICATE_NAME: 'messages name a joint twice: it is not used',
     JointFault.LATE: 'messages come far out of order',
+    JointFault.TOO_MANY: 'messages with far too many joints are refused',
 }
-
-
-@dataclass(frozen=True)
-class Input:
-    """
-    One input as it is reported.
-
-    :param title: what it is, for people: "camera 'head'".
-    :param place: its topic (resolved name) or video source.
-    :param required: without it there are no frames, or no actions.
-    :param type_name: ROS type of the topic, empty for a video source.
-    :param qos: the profile that was asked for, None for a video source.
-    :param problem: what a video source says about itself.
-    """
-
-    title: str
-    place: str
-    required: bool
-    type_name: str = ''
-    qos: QoSProfile | None = None
-    problem: Callable[[], str] = str
 
 
 class InputReport:
@@ -83,6 +65,7 @@ class InputReport:
         self._timeout_s = timeout_s
         self._alarms = Alarms()
         self._arrivals = {name: Arrivals(time.monotonic()) for name in (*inputs, FRAMES)}
+        self._stillness = {name: Stillness() for name in inputs}
         self._counted: dict[str, Counter] = {}
         self._joints: JointSnapshot | None = None
         self._ready: deque[float] = deque(maxlen=100)
@@ -101,6 +84,15 @@ class InputReport:
         elif zero_stamp and self._synchronizer.counters[name][SyncEvent.RECEIVE_TIME]:
             self._alarm(name, SyncEvent.RECEIVE_TIME.value, *EVENT_TEXTS[SyncEvent.RECEIVE_TIME])
 
+    def content(self, name: str, mark: object) -> None:
+        """Note the mark of a picture, which is equal for equal pictures: no camera takes two of the same."""
+        repeats, seconds = self._stillness[name].seen(mark, time.monotonic())
+        if repeats:
+            self._synchronizer.counters[name][SyncEvent.UNCHANGED] += 1
+        if repeats >= STILL_PICTURES and seconds >= STILL_SECONDS:
+            self._alarm(name, 'still', Level.WARN, f'the same picture came again and again for {STILL_SECONDS:g} s: '
+                        'is the camera frozen?')
+
     def ready(self, seconds: float) -> None:
         """Note how long after the arrival of its last picture a frame was published."""
         self._ready.append(seconds)
@@ -116,7 +108,7 @@ class InputReport:
 
     def mismatch(self, name: str) -> None:
         """Note that the middleware found a publisher whose QoS does not go with ours."""
-        self._alarm(name, 'qos', Level.ERROR, self._why_nothing(name))
+        self._alarm(name, 'qos', Level.ERROR, why_nothing(self._node, self._inputs[name]))
 
     def _alarm(self, name: str, reason: str, level: Level, text: str, lasts_s: float = EVENT_SECONDS) -> None:
         title = f'{self._inputs[name].title} ({self._inputs[name].place})' if name in self._inputs else name
@@ -147,28 +139,12 @@ class InputReport:
         arrivals, item = self._arrivals[name], self._inputs[name]
         age = arrivals.age(now_s)
         level = Level.ERROR if item.required else Level.WARN
-        if arrivals.never and age > DISCOVERY_SECONDS:
-            self._alarm(name, 'never_came', level, self._why_nothing(name), STATE_SECONDS)
+        if arrivals.never and DISCOVERY_SECONDS < age <= BEGIN_SECONDS and is_announced(self._node, item):
+            self._alarm(name, 'not_begun', Level.WARN, 'it has a publisher, which has sent nothing yet', STATE_SECONDS)
+        elif arrivals.never and age > DISCOVERY_SECONDS:
+            self._alarm(name, 'never_came', level, why_nothing(self._node, item), STATE_SECONDS)
         elif not arrivals.never and age > self._timeout_s:
-            self._alarm(name, 'late', level, f'nothing for {age:.1f} s: {self._why_nothing(name)}', STATE_SECONDS)
-
-    def _why_nothing(self, name: str) -> str:
-        """Say in words why nothing comes and what to do, from what the ROS graph knows."""
-        item = self._inputs[name]
-        if item.qos is None:
-            return item.problem() or 'the video source gives no pictures'
-        publishers = self._node.get_publishers_info_by_topic(item.place)
-        if not publishers:
-            return 'nobody publishes this topic: check its name, and that its publisher runs in the same ROS domain'
-        for publisher in publishers:
-            if publisher.topic_type != item.type_name:
-                return (f'node {publisher.node_name!r} publishes {publisher.topic_type} there, not {item.type_name}: '
-                        'set the parameter camera_types, or the topic')
-            compatibility, reason = qos_check_compatible(publisher.qos_profile, item.qos)
-            if compatibility == QoSCompatibility.ERROR:
-                return (f'QoS of its publisher {publisher.node_name!r} does not match: {reason.strip().rstrip(";.")}: '
-                        f'set the parameters qos_overrides.{item.place}.subscription.*')
-        return 'it has a publisher, but no message comes: check that the publisher is at work, and the network'
+            self._alarm(name, 'late', level, f'nothing for {age:.1f} s: {why_nothing(self._node, item)}', STATE_SECONDS)
 
     def _check_counters(self, name: str) -> None:
         """Raise alarms for what was counted since the last report."""
@@ -204,19 +180,24 @@ class InputReport:
         usual = 2.0 / options.rate_hz if options.rate_hz else 0.0
         if age <= max(self._timeout_s, usual, DISCOVERY_SECONDS if self._arrivals[FRAMES].never else 0.0):
             return
-        late = [item.title for name, item in self._inputs.items() if self._arrivals[name].age(now_s) > self._timeout_s
+        late = [name for name, item in self._inputs.items() if self._arrivals[name].age(now_s) > self._timeout_s
                 and (options.require_joints if name == JOINTS else item.required)]
         gap_s = self._synchronizer.stamp_gap_ns() / 1e9
         if self._clock_watch.waits_for_clock:
             why = NO_CLOCK
         elif late:
-            why = f'waiting for {", ".join(late)}'
+            why = f'waiting for {", ".join(self._inputs[name].title for name in late)}'
         elif gap_s > options.slop_ns / 1e9:
             why = (f'stamps of the cameras are {gap_s:.3f} s apart, more than the slop of {options.slop_ns / 1e9:g} s: '
                    'synchronise their clocks, raise the parameter slop, or queue if one lags, or set stamps to receive')
         else:
             why = 'see the inputs'
-        self._alarm(FRAMES, 'none', Level.ERROR, f'no frame for {age:.1f} s: {why}', STATE_SECONDS)
+        if late and age <= BEGIN_SECONDS and all(
+                self._arrivals[name].never and is_announced(self._node, self._inputs[name]) for name in late):
+            # Nothing is wrong yet: what publishes them may wait for something itself.
+            self._alarm(FRAMES, 'not_begun', Level.WARN, f'no frame yet: {why}', STATE_SECONDS)
+        else:
+            self._alarm(FRAMES, 'none', Level.ERROR, f'no frame for {age:.1f} s: {why}', STATE_SECONDS)
         self._joints = None
 
     def _qos(self) -> DiagnosticStatus:

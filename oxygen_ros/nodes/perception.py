@@ -29,10 +29,12 @@ from sensor_msgs.msg import CompressedImage, Image, JointState
 
 from oxygen_ros.msg import Frame
 from oxygen_ros.nodes.clock_watch import ClockWatch
-from oxygen_ros.nodes.conversion import FrameDetails, frame_to_msg, picture_decoder, time_from_msg
-from oxygen_ros.nodes.input_report import Input, InputReport
+from oxygen_ros.nodes.conversion import FrameDetails, content_mark, frame_to_msg, picture_decoder, time_from_msg
+from oxygen_ros.nodes.input import Input
+from oxygen_ros.nodes.input_report import InputReport
 from oxygen_ros.nodes.parameters import declare_parameters
 from oxygen_ros.nodes.perception_inputs import PARAMETERS, CameraInput, read_inputs
+from oxygen_ros.nodes.pixel_bridge import PixelBridge
 from oxygen_ros.nodes.polled_subscription import PolledSubscription
 from oxygen_ros.nodes.runner import add_node_arguments, run_node
 from oxygen_ros.perception.images import ImageError
@@ -65,6 +67,7 @@ class PerceptionNode(Node):
         values = declare_parameters(self, PARAMETERS)
         self._config = read_inputs(values)
         self._channel_order = '' if values['channel_order'] == 'refuse' else values['channel_order']
+        self._bridge = PixelBridge.find() if values['cv_bridge'] else None
         self._pool = ThreadPoolExecutor(min(len(self._config.cameras), os.cpu_count() or 1), 'decode')
         self._synchronizer = FrameSynchronizer(
             [item.camera for item in self._config.cameras],
@@ -82,7 +85,9 @@ class PerceptionNode(Node):
         for source in self._sources:
             source.start()
         cameras = ', '.join(f'{name} ({item.place})' for name, item in inputs.items() if name != JOINTS)
-        self.get_logger().info(f'frames of {cameras} at up to {self._config.options.rate_hz:g} Hz')
+        self.get_logger().info(f'frames of {cameras} at up to {self._config.options.rate_hz:g} Hz'
+                               + (f'; cv_bridge converts {", ".join(sorted(self._bridge.encodings))}'
+                                  if self._bridge else ''))
 
     def destroy_node(self) -> None:
         """End the threads, then the node."""
@@ -127,13 +132,14 @@ class PerceptionNode(Node):
 
     def _on_image(self, camera: str, message: Image | CompressedImage, info: Mapping[str, Any]) -> None:
         try:
-            decode = picture_decoder(message, self._channel_order)
+            decode = picture_decoder(message, self._channel_order, self._bridge)
         except ImageError as error:
             self._synchronizer.refuse_image(camera, error)
             self._report.message(camera, SyncEvent.UNUSABLE)
             return
         stamp_ns = time_from_msg(message.header.stamp)
-        self._add(camera, stamp_ns, decode, message.header.frame_id, info['received_timestamp'])
+        self._add(camera, stamp_ns, decode, message.header.frame_id, info['received_timestamp'], len(message.data))
+        self._report.content(camera, content_mark(message.data))
 
     def _on_video(self, camera: str, slot: deque[np.ndarray]) -> None:
         if slot:
@@ -141,10 +147,11 @@ class PerceptionNode(Node):
             self._add(camera, self.get_clock().now().nanoseconds, lambda: picture, '', time.time_ns())
 
     def _add(self, camera: str, stamp_ns: int, decode: Callable[[], np.ndarray], tf_frame: str,
-             arrival_ns: int) -> None:
+             arrival_ns: int, size: int = 0) -> None:
         if self._config.size:
             decode = functools.partial(_decode_and_resize, decode, *self._config.size)
-        event = self._synchronizer.add_image(camera, stamp_ns, self.get_clock().now().nanoseconds, decode, tf_frame)
+        event = self._synchronizer.add_image(camera, stamp_ns, self.get_clock().now().nanoseconds, decode, tf_frame,
+                                             size)
         self._report.message(camera, event, zero_stamp=stamp_ns <= 0)
         self._publish(arrival_ns)
 

@@ -51,6 +51,8 @@ PARAMETERS = (
     NodeParameter('image_width', 224, 'Width of the pictures in frames, in pixels.', 0, 4096),
     NodeParameter('channel_order', 'refuse', 'Order of colours in pictures of encoding 8UC3 or 8UC4, which do not tell '
                   'it.', choices=('refuse', 'rgb', 'bgr')),
+    NodeParameter('cv_bridge', True, 'Convert raw pictures with cv_bridge where it is installed and gives the same '
+                  'pixels.'),
     NodeParameter('input_timeout', 1.0, 'An input without a message for this long is reported as late, in seconds.',
                   0.05, 60.0),
     NodeParameter('tf_frame', 'base_link', 'TF frame of the robot base, handed on in the frames.'),
@@ -135,6 +137,9 @@ def _cameras(values: Mapping[str, Any], robot: Robot | None) -> tuple[CameraInpu
     if homeless := [name for name in subscribed if name not in topic_of]:
         choices = f', or choose from the cameras {list(robot.cameras)} of robot {robot.name!r}' if robot else ''
         raise ConfigError(f'camera {homeless[0]!r} has no topic: set camera_topics{choices}')
+    if depth := [name for name in subscribed if topic_of[name].lower().endswith('/compresseddepth')]:
+        raise ConfigError(f'camera {depth[0]!r}: topic {topic_of[depth[0]]!r} is compressedDepth, which no model here '
+                          'takes: give a colour topic')
     types = _per_camera('camera_types', values['camera_types'], names)
     policies = _per_camera('missing_cameras', values['missing_cameras'], names)
     return tuple(

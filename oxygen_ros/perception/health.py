@@ -54,6 +54,27 @@ class Alarms:
         return (alarms[0].level, '; '.join(alarm.text for alarm in alarms)) if alarms else (Level.OK, 'ok')
 
 
+class Stillness:
+    """How long the content of an input has stayed the same."""
+
+    def __init__(self) -> None:
+        self._mark: object = None
+        self._since_s = 0.0
+        self._repeats = 0
+
+    def seen(self, mark: object, now_s: float) -> tuple[int, float]:
+        """
+        Note the mark of a content; return how often it came again in a row, and for how many seconds.
+
+        :param mark: equal for equal contents, and nearly never for others.
+        """
+        if mark != self._mark:
+            self._mark, self._since_s, self._repeats = mark, now_s, 0
+        else:
+            self._repeats += 1
+        return self._repeats, now_s - self._since_s
+
+
 class Arrivals:
     """When messages came: age and rate on a steady clock."""
 

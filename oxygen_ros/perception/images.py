@@ -1,8 +1,7 @@
 """
 Decodes camera pictures to uint8 [height, width, 3], RGB. No ROS here.
 
-This is the one path for raw and compressed pictures, on every machine: cv_bridge is not used, because it does not exist
-where ROS comes from PyPI and one path is easier to trust than two. Encoding names are those of
+Nodes may have cv_bridge convert raw pictures instead, as far as it gives the same pixels. Encoding names are those of
 sensor_msgs/image_encodings plus 'uyvy' and 'yuyv', which drivers write; letter case does not matter. Values of 16 bits
 are scaled to 8 (65535 becomes 255). Alpha is dropped, not blended.
 """
@@ -34,6 +33,7 @@ class ImageFault(enum.Enum):
     EMPTY = 'empty'                        # no bytes, or zero height or width
     UNKNOWN_ENCODING = 'unknown_encoding'  # not a name we know
     CHANNEL_ORDER = 'channel_order'        # 8UC3 or 8UC4: the name leaves open where red is
+    DEPTH = 'depth'                        # distances, not colours: compressedDepth, or floating point numbers
     BAD_SIZE = 'bad_size'                  # height, width or step do not go with the encoding
     TOO_LARGE = 'too_large'                # more pixels than allowed
     TOO_SHORT = 'too_short'                # fewer bytes than height, width and step promise
@@ -116,6 +116,9 @@ def check_raw(encoding: str, height: int, width: int, step: int, size: int, *,
         name = _CHANNEL_ORDERS[name, channel_order]
     layout = _ENCODINGS.get(name)
     if layout is None:
+        if name.startswith(('32fc', '64fc')):
+            raise ImageError(ImageFault.DEPTH, f'encoding {encoding!r} holds numbers such as distances, and no model '
+                             'here takes these: give the colour topic of the camera')
         raise ImageError(ImageFault.UNKNOWN_ENCODING, f'unknown encoding {encoding!r}')
     _check_pixels(width, height, max_pixels)
     if min(height, width) < layout.smallest:
@@ -170,16 +173,18 @@ def check_compressed(format_text: str, data: bytes | memoryview) -> None:
     Check the first bytes of a compressed picture; cheap enough for every message.
 
     :param format_text: CompressedImage.format. Only quoted in errors: its dialects are many, so the bytes decide.
-    :raises ImageError: there are no bytes, or they are neither JPEG, PNG nor WebP.
+    :raises ImageError: there are no bytes, or they are neither JPEG, PNG nor WebP; or they are compressedDepth.
     """
     head = bytes(memoryview(data).cast('B')[:32])
+    if 'compresseddepth' in format_text.lower():
+        raise ImageError(ImageFault.DEPTH, f'compressed picture of format {format_text!r} holds distances, and no '
+                         'model here takes these: give the colour topic of the camera')
     if not head:
         raise ImageError(ImageFault.EMPTY, f'compressed picture (format {format_text!r}) without bytes')
     webp = head[:4] == b'RIFF' and head[8:12] == b'WEBP'
     if not webp and not head.startswith((b'\xff\xd8\xff', b'\x89PNG\r\n\x1a\n')):
-        hint = ': depth pictures are not taken' if 'compressedDepth' in format_text else ''
         raise ImageError(ImageFault.UNKNOWN_FORMAT, f'compressed picture (format {format_text!r}) that begins with '
-                         f'{head[:4].hex()} is neither JPEG, PNG nor WebP{hint}')
+                         f'{head[:4].hex()} is neither JPEG, PNG nor WebP')
 
 
 def decode_compressed(format_text: str, data: bytes | memoryview, *, max_pixels: int = MAX_PIXELS) -> np.ndarray:

@@ -13,6 +13,8 @@ import numpy as np
 MAX_JOINTS = 1024    # joints that are learned from messages when no list is given
 MAX_SAMPLES = 4096   # joint state messages that are kept
 MAX_LAYOUTS = 64     # orders of names whose mapping is kept
+MAX_NAMES = 4096     # joints of one message
+MAX_NAME_LENGTH = 256
 
 
 class JointFault(enum.Enum):
@@ -23,6 +25,7 @@ class JointFault(enum.Enum):
     DUPLICATE_NAME = 'duplicate_name'    # a name occurs twice in one message: this joint of it
     UNKNOWN_NAME = 'unknown_name'        # not a joint of the robot
     NOT_FINITE = 'not_finite'            # NaN or infinite position: this joint of the message
+    TOO_MANY = 'too_many'                # more joints than any robot has: the whole message
     LATE = 'late'                        # far older than the newest message: the whole message
 
 
@@ -105,6 +108,9 @@ class JointMerger:
         :param positions: rad, one per name or none.
         :param velocities: rad/s, one per name or none.
         """
+        if len(names) > MAX_NAMES:
+            self.counters[JointFault.TOO_MANY] += 1
+            return
         if len(positions) not in (0, len(names)):
             self.counters[JointFault.LENGTH_MISMATCH] += 1
             return
@@ -184,16 +190,17 @@ class JointMerger:
         times = Counter(names)
         if not self._fixed:
             for name in names:
-                if name and len(self._column) < MAX_JOINTS:
+                if 0 < len(name) <= MAX_NAME_LENGTH and len(self._column) < MAX_JOINTS:
                     self._column.setdefault(name, len(self._column))
         usable = [(source, self._column[name]) for source, name in enumerate(names)
                   if times[name] == 1 and name in self._column]
         unknown = tuple(name for name in times if name not in self._column)
-        self.unknown.update(unknown[:max(0, 16 - len(self.unknown))])
+        self.unknown.update(name[:MAX_NAME_LENGTH] for name in unknown[:max(0, 16 - len(self.unknown))])
         layout = _Layout(sources=np.array([source for source, _ in usable], np.intp),
                          columns=np.array([column for _, column in usable], np.intp),
                          duplicates=sum(number > 1 for number in times.values()), unknown=unknown)
         if len(self._layouts) >= MAX_LAYOUTS:
             self._layouts.clear()
-        self._layouts[names] = layout
+        if sum(map(len, names)) <= MAX_NAMES * 16:
+            self._layouts[names] = layout
         return layout

@@ -16,13 +16,15 @@ class Picture:
 
     :param stamp_ns: the time it counts as taken at.
     :param decode: gives uint8 [height, width, 3] RGB, or raises ImageError; called once at most.
+    :param size: bytes that it keeps in memory until it is decoded.
     """
 
-    def __init__(self, camera: str, stamp_ns: int, tf_frame: str, decode: Callable[[], np.ndarray]):
+    def __init__(self, camera: str, stamp_ns: int, tf_frame: str, decode: Callable[[], np.ndarray], size: int = 0):
         self.camera = camera
         self.stamp_ns = stamp_ns
         self.tf_frame = tf_frame
-        self._decode = decode
+        self.size = size
+        self._decode: Callable[[], np.ndarray] | None = decode
         self._result: Future[np.ndarray] | None = None
 
     @property
@@ -34,12 +36,13 @@ class Picture:
         """Begin to decode in a thread of the pool, without a pool at once; no effect the second time."""
         if self._result is not None:
             return
+        decode, self._decode = self._decode, None  # which keeps the message alive
         if pool is not None:
-            self._result = pool.submit(self._decode)
+            self._result = pool.submit(decode)
             return
         self._result = Future()
         try:
-            self._result.set_result(self._decode())
+            self._result.set_result(decode())
         except ImageError as error:
             self._result.set_exception(error)
 

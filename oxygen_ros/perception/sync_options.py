@@ -37,6 +37,7 @@ class SyncEvent(enum.Enum):
     DUPLICATE = 'duplicate'          # refused: same stamp as another picture of this camera
     NO_CLOCK = 'no_clock'            # refused: the node clock has not started (simulated time)
     RESTART = 'restart'              # stamps went back by far: everything before it was forgotten
+    UNCHANGED = 'unchanged'          # the same picture as before came again
     UNUSABLE = 'unusable'            # its picture cannot be decoded
 
 
@@ -61,6 +62,7 @@ class SyncOptions:
     :param future_ns: how far a stamp may be ahead of the node clock.
     :param restart_ns: stamps of one camera that go back by more than this start time anew.
     :param queue: pictures that are kept per camera while they wait for other cameras, which may lag.
+    :param queue_bytes: of all pictures that are kept of a camera, beyond the newest one.
     :param require_joints: no frame while a joint is missing.
     """
 
@@ -71,6 +73,7 @@ class SyncOptions:
     future_ns: int = 500_000_000
     restart_ns: int = 1_000_000_000
     queue: int = 30
+    queue_bytes: int = 128 * 2**20
     require_joints: bool = False
     stamps: StampPolicy = StampPolicy.HEADER_OR_RECEIVE
     tf_frame: str = ''

@@ -66,13 +66,14 @@ class FrameSynchronizer:
         self.joints.clear()
 
     def add_image(self, camera: str, stamp_ns: int, now_ns: int, decode: Callable[[], np.ndarray],
-                  tf_frame: str = '') -> SyncEvent:
+                  tf_frame: str = '', size: int = 0) -> SyncEvent:
         """
         Take a picture.
 
         :param stamp_ns: its header stamp, 0 if unset.
         :param now_ns: node clock.
         :param decode: gives uint8 [height, width, 3] RGB or raises ImageError; called once at most, when needed.
+        :param size: bytes that `decode` keeps in memory.
         :return: RECEIVED if it waits for its frame now, otherwise why not.
         """
         counters = self.counters[camera]
@@ -93,10 +94,11 @@ class FrameSynchronizer:
             counters[refused] += 1
             return refused
         self._arrival_ns[camera] = now_ns
-        picture = Picture(camera, stamp_ns, tf_frame, decode)
+        picture = Picture(camera, stamp_ns, tf_frame, decode, size)
         waiting.append(picture)
         waiting.sort(key=lambda other: other.stamp_ns)
-        if len(waiting) > self.options.queue:
+        while len(waiting) > self.options.queue or len(waiting) > 1 and sum(
+                other.size for other in waiting[:-1]) > self.options.queue_bytes:
             counters[SyncEvent.SKIPPED] += 1
             del waiting[0]
         if self._is_likely_next(picture, now_ns):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,8 @@ import yaml
 
 from oxygen_ros.errors import ConfigError
 from oxygen_ros.files import config_file
+from oxygen_ros.robot.file_checks import FileChecks
+from oxygen_ros.robot.hand import Hand
 from oxygen_ros.robot.joint_map import JointMap
 from oxygen_ros.robot.joints import Joint
 from oxygen_ros.robot.layout import ActionMode, Layout, Units
@@ -98,20 +100,21 @@ def load_robot(name_or_path: str) -> Robot:
     return robot
 
 
-class _Reader:
+class _Reader(FileChecks):
     """Builds a Robot from plain data; goes on after a problem, so that `problems` ends up with all of them."""
 
     def __init__(self, path: Path) -> None:
+        super().__init__()
         self.path = path
-        self.problems: list[str] = []
 
     def robot(self, content: Any) -> Robot | None:
-        if not self._keys('the file', content, {'name', 'joints', 'cameras', 'layouts'}, {'units'}):
+        if not self._keys('the file', content, {'name', 'joints', 'cameras', 'layouts'}, {'units', 'hands'}):
             return None
         units = self._choice(Units, content.get('units', 'radians'), 'units')
         joints = self._joints(content['joints'], units)
+        hands = self._hands(content.get('hands', {}), joints, units)
         cameras = self._cameras(content['cameras'])
-        layouts = {name: self._layout(f'layout {name!r}', layout, joints)
+        layouts = {name: self._layout(f'layout {name!r}', layout, joints, hands)
                    for name, layout in self._mapping('layouts', content['layouts']).items()}
         name = self._text('name', content['name'])
         return None if self.problems else Robot(name, tuple(joints.values()), layouts, cameras)
@@ -158,11 +161,48 @@ class _Reader:
         return {self._text('camera name', name): self._text(f'camera {name!r}: topic', topic)
                 for name, topic in cameras.items()}
 
-    def _layout(self, where: str, item: Any, joints: Mapping[str, Joint | None]) -> Layout | None:
+    def _hands(self, items: Any, joints: Mapping[str, Joint | None], units: Units | None) -> dict[str, Hand | None]:
+        """Return name -> Hand; None for a hand with a problem of its own, so that layouts can still refer to it."""
+        hands: dict[str, Hand | None] = {}
+        for name, item in self._mapping('hands', items).items():
+            where = f'hand {name!r}'
+            hands[self._text(f'{where}: name', name)] = None
+            if name in joints:
+                self.problems.append(f'{where} has the name of a joint')
+            if not self._keys(where, item, {'open', 'closed'}):
+                continue
+            poses = {key: self._mapping(f'{where}: {key}', item[key]) for key in ('open', 'closed')}
+            names = self._names(where, list(poses['open']), joints)
+            if set(poses['closed']) != set(names):
+                self.problems.append(f'{where}: open and closed name different joints')
+                continue
+            values = {key: [self._position(f'{where}: {key}: {joint}', pose[joint], joints.get(joint), units)
+                            for joint in names] for key, pose in poses.items()}
+            if None not in (*values['open'], *values['closed']):
+                try:
+                    hands[name] = Hand(names, np.array(values['open']), np.array(values['closed']))
+                except ValueError as error:
+                    self.problems.append(f'{where}: {error}')
+        return hands
+
+    def _position(self, where: str, value: Any, joint: Joint | None, units: Units | None) -> float | None:
+        position = self._number(where, value)
+        if position is None or joint is None:
+            return None
+        position = math.radians(position) if units is Units.DEGREES else position
+        if not joint.lower <= position <= joint.upper:
+            self.problems.append(f'{where} is {position:g} rad, outside [{joint.lower:g}, {joint.upper:g}]')
+            return None
+        return position
+
+    def _layout(self, where: str, item: Any, joints: Mapping[str, Joint | None],
+                hands: Mapping[str, Hand | None]) -> Layout | None:
         if not self._keys(where, item, {'state', 'actions', 'action_mode', 'state_statistics', 'action_statistics'},
                           {'units', 'epsilon', 'absolute', 'maps'}):
             return None
-        state, actions = (self._names(f'{where}: {key}', item[key], joints) for key in ('state', 'actions'))
+        known = {**joints, **hands}
+        state, actions = (tuple(joints) if item[key] == 'all' else self._names(f'{where}: {key}', item[key], known)
+                          for key in ('state', 'actions'))
         mode = self._choice(ActionMode, item['action_mode'], f'{where}: action_mode')
         units = self._choice(Units, item.get('units', 'radians'), f'{where}: units')
         epsilon = self._number(f'{where}: epsilon', item.get('epsilon', EPSILON))
@@ -170,13 +210,27 @@ class _Reader:
             self.problems.append(f'{where}: epsilon {epsilon} must not be negative')
         statistics = [self._statistics(f'{where}: {key}', item[key], names, joints, units)
                       for key, names in (('state_statistics', state), ('action_statistics', actions))]
-        absolute = self._names(f'{where}: absolute', item.get('absolute', []), joints)
+        for what, values, names in zip(('state', 'actions'), statistics, (state, actions)):
+            if values is not None and units is Units.RADIANS:
+                far = np.maximum(abs(values.offset), abs(values.offset + values.scale)) > LARGEST_LIMIT
+                if far.any():
+                    self.problems.append(f'{where}: statistics of {what} reach several turns for '
+                                         f'{[name for name, yes in zip(names, far) if yes]}: declare units: degrees in '
+                                         'the layout if they are degrees')
+        absolute = self._names(f'{where}: absolute', item.get('absolute', []), known)
         strange = [name for name in absolute if name not in actions]
         if strange or absolute and mode is ActionMode.ABSOLUTE:
             self.problems.append(f'{where}: absolute names {strange or list(absolute)}: it takes joints of '
                                  'actions, with action_mode delta or step')
-        maps = self._maps(f'{where}: maps', item.get('maps', {}), joints)
-        return None if self.problems else Layout(state, actions, mode, units, *statistics, epsilon, absolute, maps)
+        maps = self._maps(f'{where}: maps', item.get('maps', {}), known)
+        if self.problems:
+            return None
+        try:
+            return Layout(state, actions, mode, units, *statistics, epsilon, absolute, maps,
+                          {name: hand for name, hand in hands.items() if name in (*state, *actions)})
+        except ValueError as error:  # such as a joint by itself and in a hand
+            self.problems.append(f'{where}: {error}')
+            return None
 
     def _maps(self, where: str, items: Any, joints: Mapping[str, Joint | None]) -> dict[str, JointMap]:
         items = self._mapping(where, items)
@@ -208,8 +262,9 @@ class _Reader:
         if item == 'none':
             return None
         if item == 'joint_limits':
-            limits = np.array([(joint.lower, joint.upper) for joint in map(joints.get, names) if joint]).reshape(-1, 2)
-            limits = np.rad2deg(limits) if units is Units.DEGREES else limits
+            turn = math.degrees(1.0) if units is Units.DEGREES else 1.0
+            limits = np.array([(turn * joint.lower, turn * joint.upper) if (joint := joints.get(name)) else (0.0, 1.0)
+                               for name in names]).reshape(-1, 2)  # (0, 1) is a hand
             return Statistics(StatisticsMode.QUANTILE, limits[:, 0], limits[:, 1] - limits[:, 0])
         if not isinstance(item, Mapping):
             self.problems.append(f'{where} must be none (the model speaks physical units), joint_limits or a mapping')
@@ -225,42 +280,4 @@ class _Reader:
                 return Statistics.from_mapping(item, mode, len(names), where)
         except ConfigError as error:
             self.problems.append(str(error))
-        return None
-
-    def _keys(self, where: str, item: Any, required: Set[str], optional: Set[str] = frozenset()) -> bool:
-        """Tell whether `item` is a mapping with the required keys; unknown keys are problems, too."""
-        if not isinstance(item, Mapping):
-            self.problems.append(f'{where} must be a mapping with the keys {sorted(required)}')
-            return False
-        missing = sorted(required - set(item))
-        unknown = sorted(map(str, set(item) - required - optional))
-        if missing:
-            self.problems.append(f'{where} lacks {missing}')
-        if unknown:
-            self.problems.append(f'{where} has unknown keys {unknown}: known are {sorted(required | optional)}')
-        return not missing
-
-    def _mapping(self, where: str, item: Any) -> Mapping:
-        if isinstance(item, Mapping):
-            return item
-        self.problems.append(f'{where} must be a mapping')
-        return {}
-
-    def _text(self, where: str, value: Any) -> str:
-        if not isinstance(value, str) or not value.strip():
-            self.problems.append(f'{where} must be text, not {value!r} (quote it)')
-        return str(value)
-
-    def _number(self, where: str, value: Any) -> float | None:
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if number and abs(value) < 1e300:  # false for NaN as well
-            return float(value)
-        self.problems.append(f'{where} must be a finite number, not {value!r}')
-        return None
-
-    def _choice(self, enum: type, value: Any, where: str) -> Any:
-        choices = [member.value for member in enum]
-        if value in choices:
-            return enum(value)
-        self.problems.append(f'{where} must be one of {choices}, not {value!r}')
         return None

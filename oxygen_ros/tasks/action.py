@@ -13,6 +13,7 @@ from oxygen_ros.observation import Observation
 from oxygen_ros.robot.chunk import JointChunk
 from oxygen_ros.robot.layout import ActionMode
 from oxygen_ros.robot.robot_file import Robot
+from oxygen_ros.robot.state_check import StateCheck
 
 
 class ActionTask:
@@ -38,10 +39,12 @@ class ActionTask:
                                   action_statistics=spec.statistics.of_actions(len(self.layout.actions)),
                                   epsilon=spec.statistics.epsilon)
 
+        self.state_check = StateCheck(robot.joints, self.layout)
+
     @property
     def joints(self) -> tuple[str, ...]:
         """Names of the joints that are commanded."""
-        return self.layout.actions
+        return self.layout.commanded
 
     def policy_input(self, observation: Observation) -> PolicyInput:
         """
@@ -69,7 +72,7 @@ class ActionTask:
         observation = chunk.inputs.observation
         positions = self.layout.decode_actions(chunk.actions, observation.joint_names, observation.joint_positions)
         period_ns = round(self.spec.action_period * 1e9)
-        return JointChunk(self.layout.actions, positions,
+        return JointChunk(self.layout.commanded, positions,
                           observation.stamp_ns + self.spec.first_action_offset * period_ns, period_ns,
                           observation.number, observation.stamp_ns)
 
@@ -84,5 +87,5 @@ class ActionTask:
             return actions
         targets = self.layout.decode_actions(actions, old.joint_names, old.joint_positions)
         result = np.array(actions, dtype=np.float64)
-        result[:, :len(self.joints)] = self.layout.encode_actions(targets, new.joint_names, new.joint_positions)
+        result[:, :len(self.layout.actions)] = self.layout.encode_actions(targets, new.joint_names, new.joint_positions)
         return result
