@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from oxygen_ros.engine.scheduler import SchedulerConfig
 from oxygen_ros.errors import ConfigError
+from oxygen_ros.models.packing import Packing
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class EngineConfig:
     :param stream_interval: shortest time in seconds between two pieces of one text; the first comes at once.
     :param history: exchanges of a conversation that are kept. :param repetitions: a text ends when a piece of it comes
         so many times in a row; 0 never.
+    :param packing: form in which a warm engine keeps the weights.
     :raises ConfigError: a value is out of range.
     """
 
@@ -35,6 +37,7 @@ class EngineConfig:
     stream_interval: float = 0.05
     history: int = 4
     repetitions: int = 0
+    packing: Packing = Packing.AUTO
 
     def __post_init__(self) -> None:
         for name, least in (('max_branches', 1), ('branch_tokens', 8), ('max_frames', 0), ('denoise_steps', 0),

@@ -25,6 +25,7 @@ from oxygen_ros.engine.text_stream import TextStream
 from oxygen_ros.engine.texts import Texts
 from oxygen_ros.engine.trace import Tracer
 from oxygen_ros.models.interface import PolicyInput, VLAModel
+from oxygen_ros.models.packing import pack
 
 
 class Engine:
@@ -129,10 +130,13 @@ class Engine:
     @torch.inference_mode()
     def warm_up(self, inputs: PolicyInput, rounds: int = 3) -> None:
         """
-        Measure every stage, see `meter.warm_up`. Leaves no frame, branch or statistics behind.
+        Pack the weights, and measure every stage, see `meter.warm_up`. Leaves no frame, branch or statistics behind.
 
         :param inputs: an observation like those to come (same cameras and state), for example black pictures.
         """
+        network = getattr(self.model, 'network', None)
+        if isinstance(network, torch.nn.Module):
+            pack(network, self.config.packing)
         warm_up(self.model, self.cache, self._meter, inputs, self._instruction, self._denoise_steps(), rounds)
         self.statistics.reset(self.clock())
 

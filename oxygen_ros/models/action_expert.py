@@ -10,8 +10,16 @@ from torch import nn
 
 from oxygen_ros.engine.kv_cache import UnifiedKVCache
 from oxygen_ros.models.gemma import GemmaConfig
-from oxygen_ros.models.layers import (Activation, GatedLinear, Linear, full_turn, modulated_norm, rotary_table, rotate_,
-                                      time_embedding)
+from oxygen_ros.models.layers import (
+    Activation,
+    GatedLinear,
+    Linear,
+    full_turn,
+    modulated_norm,
+    rotary_table,
+    rotate_,
+    time_embedding,
+)
 from oxygen_ros.models.realtime_chunking import ChunkingMethod, PreviousChunk
 
 

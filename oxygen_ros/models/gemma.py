@@ -183,9 +183,14 @@ class Head(nn.Module):
         super().__init__()
         self._tied = (embedding,)  # in a tuple: its parameter is the embedding's, not one more
 
+    @property
+    def weight(self) -> torch.Tensor:
+        """The weight of the embedding, [vocabulary, width]."""
+        return self._tied[0].weight
+
     def forward(self, normed: torch.Tensor) -> torch.Tensor:
         """float32 [..., width] -> float32 [..., vocabulary]."""
-        weight = self._tied[0].weight
+        weight = self.weight
         if weight.dtype is torch.float32:
             return F.linear(normed, weight)
         if weight.device.type == 'cuda':

@@ -65,7 +65,7 @@ class VisionTower(nn.Module):
         self.position_embedding = nn.Parameter(torch.zeros(config.tokens, config.width))
         self.layers = nn.ModuleList(VisionLayer(config) for _ in range(config.layers))
         self.post_norm = nn.LayerNorm(config.width, eps=1e-6)
-        self.projector = nn.Linear(config.width, out_width)
+        self.projector = Linear(config.width, out_width)
 
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
         """

@@ -11,6 +11,7 @@ from oxygen_ros.engine.requests import BargeIn
 from oxygen_ros.engine.scheduler import Mode, SchedulerConfig
 from oxygen_ros.memory.keeper import MemoryKeeper
 from oxygen_ros.memory.store import MemoryStore
+from oxygen_ros.models.packing import Packing
 from oxygen_ros.models.realtime_chunking import ChunkingMethod
 from oxygen_ros.models.registry import DTYPES
 from oxygen_ros.parameters import NodeParameter
@@ -38,6 +39,9 @@ PARAMETERS = (
     NodeParameter('robot', 'unitree_g1', 'Robot: a name in config/robots or a path to a YAML file.'),
     NodeParameter('device', 'cpu', 'torch device of the model, for example cpu, cuda or cuda:1.'),
     NodeParameter('dtype', 'float32', 'Number type of weights and KV cache.', choices=tuple(DTYPES)),
+    NodeParameter('packing', Packing.AUTO.value, 'Form in which the weights are kept: as loaded (plain), column by column, '
+                  'or in the blocks of oneDNN; auto takes what is best for device and dtype.',
+                  choices=tuple(form.value for form in Packing)),
     NodeParameter('threads', 0, 'CPU threads of torch; 0 takes half of the cores.', 0, 1024),
     NodeParameter('seed', 0, 'Seed of random weights, action noise and sampling.', 0, 2**31 - 1),
     NodeParameter('mode', Mode.CONTINUOUS_BATCHING.value, 'How tasks share the model.',
@@ -114,7 +118,7 @@ def session_settings(values: Mapping[str, Any]) -> SessionSettings:
         scheduler, max_branches=values['max_branches'], branch_tokens=values['branch_tokens'],
         max_frames=values['max_frames'], kv_budget_mib=values['kv_budget_mib'],
         denoise_steps=values['action.denoise_steps'], seed=values['seed'], max_frame_age=values['max_frame_age'],
-        stream_interval=values['stream_interval'], history=values['answer.history'],
+        stream_interval=values['stream_interval'], packing=Packing(values['packing']), history=values['answer.history'],
         repetitions=values['text_repetitions'])
     chunking = values['action.chunking']
     continuation = ContinuationSettings(None if chunking == 'off' else ChunkingMethod(chunking),
