@@ -89,7 +89,7 @@ class SimulatorNode(Node):
         self._joints = self._publish_on(JointState, 'joint_states', 10)
         self._view = self._publish_on(Image, 'view', 5) if values['view_rate'] else None
         self._truth = self._publish_on(String, 'truth', 10) if values['truth_rate'] else None
-        self._clock = self.create_publisher(ClockMsg, '/clock', 10) if values['simulated_time'] else None
+        self._clock_publisher = self.create_publisher(ClockMsg, '/clock', 50) if values['simulated_time'] else None
         message_type = JointTrajectory if values['commands'] == 'joint_trajectory' else JointState
         self._subscription = self.create_subscription(message_type, values['commands'], self._on_command, 10)
         self.create_service(Trigger, '~/reset', self._on_reset)
@@ -107,7 +107,7 @@ class SimulatorNode(Node):
     @property
     def now_ns(self) -> int:
         """Time that stamps have: simulated, or of the clock of the machine."""
-        if self._clock is None:
+        if self._clock_publisher is None:
             return self.get_clock().now().nanoseconds
         return self.simulation.time_ns if self.simulation else 0
 
@@ -158,8 +158,8 @@ class SimulatorNode(Node):
 
     def _publish(self) -> None:
         simulation, stamp_ns = self.simulation, self.now_ns
-        if self._clock is not None:
-            self._clock.publish(ClockMsg(clock=time_to_msg(stamp_ns)))
+        if self._clock_publisher is not None:
+            self._clock_publisher.publish(ClockMsg(clock=time_to_msg(stamp_ns)))
         if self._falls_due('joints', self._values['joint_rate']):
             self._joints.publish(joints_to_msg(simulation, stamp_ns, self._values['tf_frame']))
         if self._falls_due('images', self._values['image_rate']):
@@ -175,7 +175,8 @@ class SimulatorNode(Node):
         if now_ns < self._due[what]:
             return False
         period_ns = round(NANOSECONDS / rate)
-        self._due[what] = max(self._due[what] + period_ns, now_ns + period_ns // 2)
+        next_ns = self._due[what] + period_ns
+        self._due[what] = next_ns if next_ns > now_ns else now_ns + period_ns
         return True
 
     def _on_command(self, message: JointState | JointTrajectory) -> None:
