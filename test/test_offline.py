@@ -243,6 +243,21 @@ def test_question_in_the_recording_is_answered(offline, tmp_path):
     assert ''.join(piece.delta for piece in pieces) == answer['text']
 
 
+def test_long_pause_in_the_recording_is_skipped(offline, tmp_path):
+    with Bag(G1) as bag, BagWriter(tmp_path / 'bag') as writer:
+        for topic in bag.topics:
+            writer.add(topic.name, topic.type, topic.qos, (topic.definition, topic.type_hash))
+        for late in (0, 5 * 86400 * SECOND):
+            for message in bag.messages():
+                writer.write_serialized(message.topic, message.time_ns + late, message.data)
+    code, report, folder, _ = offline(tmp_path / 'bag', '-p', 'stamps:=receive')
+    virtual = report['virtual_time']
+    assert code == 0 and virtual['seconds'] > 5 * 86400
+    assert 30 <= virtual['seconds'] - virtual['pauses_skipped'] < 40
+    acted = [time for time, _ in messages(folder, '/chunks')]
+    assert sum(time > acted[0] + 86400 * SECOND for time in acted) >= 12
+
+
 def test_parameters_come_from_table_file_and_rule_in_this_order(tmp_path):
     file = tmp_path / 'robot.yaml'
     file.write_text(yaml.safe_dump({

@@ -48,7 +48,7 @@ class OfflineInputs:
                                               JointMerger(config.joints, config.joint_max_age_ns), config.options)
         self._played: dict[str, list[Topic]] = {}  # name under which it is taken in -> recorded topics
         for topic in bag.topics:
-            self._played.setdefault(remaps.get(topic.name, topic.name), []).append(topic)
+            self._played.setdefault(_absolute(remaps.get(topic.name, topic.name)), []).append(topic)
         self._takers: dict[tuple[str, str], list[Callable[[Any, int], None]]] = {}
         self._readers: dict[tuple[str, str], Callable[[bytes], Any]] = {}
         self.topics: list[Topic] = []
@@ -89,7 +89,7 @@ class OfflineInputs:
 
     def _add(self, title: str, topic: str, type_: str, taker: Callable[[Any, int], None]) -> bool:
         """Have a taker get the messages of a topic. Returns False if it was not recorded."""
-        topic = topic if topic.startswith('/') else f'/{topic}'
+        topic = _absolute(topic)
         recorded = self._played.get(topic, [])
         fitting = [entry for entry in recorded if entry.type == type_]
         if recorded and not fitting and title:
@@ -128,6 +128,11 @@ class OfflineInputs:
 
     def _on_joints(self, message: Any, now_ns: int) -> None:
         self.synchronizer.add_joints(message.name, message.position, message.velocity, _stamp_ns(message), now_ns)
+
+
+def _absolute(name: str) -> str:
+    """Return a topic name as it is in the root namespace; recordings hold names without a slash, too."""
+    return name if name.startswith('/') else f'/{name}'
 
 
 def _stamp_ns(message: Any) -> int:

@@ -29,6 +29,7 @@ from oxygen_ros.tasks.session import Session, SessionSettings
 POLL_NS = 20_000_000  # the perception node looks for frames that come by time so often
 WARM_UP_NS = 3600 * SECOND  # virtual time before the recording that warming up may take
 FOREVER = 2**63 - 1
+GAP_NS = 30 * SECOND  # after which a pause in the recording is skipped: nothing is being done any more
 
 
 class Lockstep:
@@ -58,6 +59,8 @@ class Lockstep:
         self._next: Scheduled | None = None
         self._timers: list[tuple[int, int, int, Callable[[], None]]] = []  # due, order, period, what to do
         self._action_period_ns = 0
+        self._message_ns = self.start_ns  # of the last message
+        self.skipped_ns = 0  # of pauses in the recording
 
     @property
     def end_ns(self) -> int:
@@ -122,6 +125,8 @@ class Lockstep:
         """Do what is due until then; with `until_posted` only as long as nothing is handed to the engine."""
         clock = self.clock
         while self._next is not None:
+            if self._timers[0][0] > self._message_ns + GAP_NS:
+                self._skip_pause()
             due_ns = min(self._next.due_ns, self._timers[0][0])
             if due_ns > to_ns:
                 break
@@ -136,6 +141,13 @@ class Lockstep:
             self._running = False  # the recording is over
         if to_ns != FOREVER and not (until_posted and not self._running):
             clock.now_ns = max(clock.now_ns, to_ns)
+
+    def _skip_pause(self) -> None:
+        """Go on right before the next message, if it is far away; the timers keep their order and distances."""
+        pause_ns = self._next.due_ns - self._timers[0][0]
+        if pause_ns > 0:
+            self._timers = [(due_ns + pause_ns, *rest) for due_ns, *rest in self._timers]
+            self.skipped_ns += pause_ns
 
     def _start_timers(self) -> None:
         values = self._values
@@ -160,6 +172,7 @@ class Lockstep:
 
     def _take_message(self) -> None:
         message = self._next
+        self._message_ns = message.due_ns
         self._on_input(message)
         self.inputs.take(message.topic, message.type, message.data, self.clock.now_ns)
         self._take_frame()

@@ -101,9 +101,9 @@ def main(arguments: argparse.Namespace) -> int:
                           and value != next(entry.default for entry in TABLES[node] if entry.name == name)}
                    for node in TABLES}
         report = build_report(run.player, run.inputs, run.session.spec, costs, outputs.records, changed,
-                              (run.start_ns, run.end_ns))
+                              (run.start_ns, run.end_ns), run.skipped_ns)
     (out / 'report.json').write_text(json.dumps(report, indent=1, ensure_ascii=False) + '\n', encoding='utf-8')
-    virtual = report['virtual_time']['seconds']
+    virtual = report['virtual_time']['seconds'] - report['virtual_time']['pauses_skipped']
     speed = {'virtual_s': virtual, 'run_s': round(seconds, 3), 'load_s': round(ready - began, 3),
              'times_real_time': round(virtual / seconds, 2)}
     (out / 'speed.json').write_text(json.dumps(speed) + '\n', encoding='utf-8')

@@ -20,12 +20,12 @@ NOTHING = 'the weights are random: actions and texts mean nothing, only counts a
 
 
 def build_report(player: Player, inputs: OfflineInputs, spec: ModelSpec, costs: StageCosts, records: Records,
-                 settings: Mapping[str, Any], span_ns: tuple[int, int]) -> dict[str, Any]:
+                 settings: Mapping[str, Any], span_ns: tuple[int, int], skipped_ns: int) -> dict[str, Any]:
     """
     Return what came in and out as a dict for JSON.
 
     :param settings: parameters that differ from their defaults, by node.
-    :param span_ns: first and last moment of virtual time.
+    :param span_ns: first and last moment of virtual time. :param skipped_ns: of pauses in it that were skipped.
     """
     results = Counter(chunk.result for chunk in records.chunks)
     lateness = [(chunk.published_ns - chunk.deadline_ns) / 1e6 for chunk in records.chunks]
@@ -35,7 +35,8 @@ def build_report(player: Player, inputs: OfflineInputs, spec: ModelSpec, costs: 
         **({'warning': NOTHING} if spec.random_weights else {}),
         'settings': {node: dict(values) for node, values in settings.items()},
         'stage_costs_ms': plain(costs),
-        'virtual_time': {'start_ns': span_ns[0], 'seconds': (span_ns[1] - span_ns[0]) / 1e9},
+        'virtual_time': {'start_ns': span_ns[0], 'seconds': (span_ns[1] - span_ns[0]) / 1e9,
+                         'pauses_skipped': skipped_ns / 1e9},
         'inputs': _inputs(player, inputs),
         'frames': {'made': len(records.frames), 'refused_by_inference': records.refused_frames},
         'actions': {
