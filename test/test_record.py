@@ -1,11 +1,13 @@
 """Recording without rosbag2: what is published is in the recording, also when the recorder is killed."""
 
+import importlib.util
 import json
 import signal
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import yaml
@@ -198,3 +200,32 @@ def test_writer_refuses_what_it_cannot_do(tmp_path):
     with pytest.raises(BagError, match='cannot be written'):
         BagWriter('/dev/null/bag')
     assert len(contents(tmp_path / 'bag', '/text')[0]) == 1
+
+
+def test_launch_file_records_the_profile_with_rosbag2(monkeypatch):
+    """`launch` is not on PyPI: stand-ins keep what they are given."""
+    def stand_in(self, *words, **options):
+        vars(self).update(words=words, **options)
+
+    modules = {'launch': ('LaunchContext', 'LaunchDescription'),
+               'launch.actions': ('DeclareLaunchArgument', 'ExecuteProcess', 'OpaqueFunction')}
+    for name, classes in modules.items():
+        module = ModuleType(name)
+        vars(module).update({class_: type(class_, (), {'__init__': stand_in}) for class_ in classes})
+        monkeypatch.setitem(sys.modules, name, module)
+    launch = share_directories()[0] / 'launch' / 'record.launch.py'
+    spec = importlib.util.spec_from_file_location('record_launch_file', launch)
+    file = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(file)
+    *declared, function = file.generate_launch_description().words[0]
+    assert all(argument.description for argument in declared)
+    values = {argument.words[0]: argument.default_value for argument in declared}
+    assert Path(values['qos_file']).is_file()
+    values |= {'namespace': 'robot1', 'topics': '/extra /more', 'use_sim_time': 'true', 'output': '/data/run'}
+    process, = function.function(SimpleNamespace(launch_configurations=values))
+    command = process.cmd
+    assert command[:5] == ['ros2', 'bag', 'record', '--storage', 'mcap'] and '--use-sim-time' in command
+    assert command[command.index('--output') + 1] == '/data/run'
+    assert command[command.index('--qos-profile-overrides-path') + 1] == values['qos_file']
+    topics = command[command.index('--topics') + 1:]
+    assert topics == [*profile_topics('unitree_g1', 'robot1'), '/extra', '/more', '/clock']
