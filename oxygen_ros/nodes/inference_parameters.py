@@ -39,8 +39,8 @@ PARAMETERS = (
     NodeParameter('robot', 'unitree_g1', 'Robot: a name in config/robots or a path to a YAML file.'),
     NodeParameter('device', 'cpu', 'torch device of the model, for example cpu, cuda or cuda:1.'),
     NodeParameter('dtype', 'float32', 'Number type of weights and KV cache.', choices=tuple(DTYPES)),
-    NodeParameter('packing', Packing.AUTO.value, 'Form in which the weights are kept: as loaded (plain), column by column, '
-                  'or in the blocks of oneDNN; auto takes what is best for device and dtype.',
+    NodeParameter('packing', Packing.AUTO.value, 'Form in which the weights are kept: as loaded (plain), column by '
+                  'column, or in the blocks of oneDNN; auto takes what is best for device and dtype.',
                   choices=tuple(form.value for form in Packing)),
     NodeParameter('threads', 0, 'CPU threads of torch; 0 takes half of the cores.', 0, 1024),
     NodeParameter('seed', 0, 'Seed of random weights, action noise and sampling.', 0, 2**31 - 1),
