@@ -17,6 +17,7 @@ INT64 = (-2**63, 2**63 - 1)
 
 
 def entries(connection: sqlite3.Connection, source: str, *values: object) -> list[Entry]:
+    """Return the entries of a source of rows, without pose and picture."""
     columns = 'n.id, t.text, n.stamp_ns, n.frame_number, n.first_seen_ns, n.last_seen_ns, n.count, n.tf_frame'
     return [Entry(*row) for row in connection.execute(f'SELECT {columns} FROM {source}', values)]
 
@@ -26,15 +27,17 @@ def detailed(connection: sqlite3.Connection, entries: list[Entry], thumbnails: b
     marks = ', '.join('?' * len(entries))
     rows = connection.execute(f'SELECT id, pose, {"thumbnail" if thumbnails else "NULL"} FROM details '
                               f'WHERE id IN ({marks})', [entry.entry_id for entry in entries])
-    details = {entry_id: {'pose': pose(pose), 'thumbnail': thumbnail or b''} for entry_id, pose, thumbnail in rows}
+    details = {entry_id: {'pose': pose_of(text), 'thumbnail': thumbnail or b''} for entry_id, text, thumbnail in rows}
     return [replace(entry, **details.get(entry.entry_id, {})) for entry in entries]
 
 
 def pose_text(pose: Pose | None) -> str | None:
+    """Return a pose as it is stored."""
     return None if pose is None else json.dumps([clean(pose.frame), *pose.position, *pose.orientation])
 
 
-def pose(text: str | None) -> Pose | None:
+def pose_of(text: str | None) -> Pose | None:
+    """Return a pose that was stored."""
     if text is None:
         return None
     frame, *numbers = json.loads(text)
@@ -42,6 +45,7 @@ def pose(text: str | None) -> Pose | None:
 
 
 def id_of(connection: sqlite3.Connection, query: str, value: int) -> int | None:
+    """Return the id that a query gives for a value; None without one."""
     row = connection.execute(query, (value,)).fetchone()
     return row and row[0]
 
