@@ -41,6 +41,19 @@ def ros_domain(monkeypatch):
         yield domain
 
 
+@pytest.fixture(scope='session')
+def renders():
+    """Skip tests that need pictures of the simulator where it cannot make them, and say why."""
+    pytest.importorskip('mujoco', reason='the optional part simulation is not installed')
+    pytest.importorskip('openarm_mujoco', reason='the optional part simulation is not installed')
+    from oxygen_ros.errors import ConfigError
+    from oxygen_ros.simulation.renderer import choose_backend
+    try:
+        choose_backend()
+    except ConfigError as error:
+        pytest.skip(str(error))
+
+
 class RosGraph:
     """A node of the test and the processes that it talks to."""
 

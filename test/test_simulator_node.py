@@ -6,10 +6,6 @@ import json
 
 import numpy as np
 import pytest
-
-pytest.importorskip('mujoco', reason='the optional part simulation is not installed')
-pytest.importorskip('openarm_mujoco', reason='the optional part simulation is not installed')
-
 from builtin_interfaces.msg import Duration, Time
 from rclpy.parameter import Parameter
 from rosgraph_msgs.msg import Clock
@@ -18,16 +14,11 @@ from std_msgs.msg import String
 from std_srvs.srv import Trigger
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
-from oxygen_ros.errors import ConfigError
 from oxygen_ros.nodes.conversion import time_from_msg
 from oxygen_ros.nodes.simulator import SimulatorNode
-from oxygen_ros.simulation.renderer import choose_backend
 from oxygen_ros.simulation.robot_model import ACTUATED, JOINTS
 
-try:
-    choose_backend()
-except ConfigError as error:
-    pytest.skip(str(error), allow_module_level=True)
+pytestmark = pytest.mark.usefixtures('renders')
 
 
 def latest_positions(states: list[JointState]) -> np.ndarray:
