@@ -177,3 +177,13 @@ def test_seeds_differ_from_text_to_text_and_are_the_same_in_every_run():
 
     assert len(set(seeds(3))) == 5 and seeds(3) == seeds(3) and not set(seeds(3)) & set(seeds(4))
     assert all(0 <= seed < 2**63 for seed in seeds(2**62))
+
+
+def test_kv_budget_is_refused_before_any_weight_is_made(monkeypatch):
+    def too_early(*_):
+        raise AssertionError('weights were made')
+
+    monkeypatch.setattr('oxygen_ros.models.pi05._load_network', too_early)
+    settings = SessionSettings(model='bench_l', robot='unitree_g1', engine=EngineConfig(kv_budget_mib=1.0))
+    with pytest.raises(ConfigError, match='KV cache of 10 frames and 8 branches needs .* raise kv_budget_mib'):
+        Session(settings, lambda event: None)

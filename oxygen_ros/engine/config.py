@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from oxygen_ros.engine.kv_cache import CacheSpec
 from oxygen_ros.engine.scheduler import SchedulerConfig
 from oxygen_ros.errors import ConfigError
+from oxygen_ros.models.interface import ModelSpec
 from oxygen_ros.models.packing import Packing
 
 
@@ -44,3 +46,7 @@ class EngineConfig:
                             ('max_frame_age', 0), ('stream_interval', 0), ('history', 0), ('repetitions', 0)):
             if not getattr(self, name) >= least:
                 raise ConfigError(f'engine: {name} is {getattr(self, name)}, must be at least {least}')
+
+    def cache_spec(self, model: ModelSpec) -> CacheSpec:
+        """Return the cache that an engine of a model needs."""
+        return model.cache_spec(self.max_frames or self.max_branches + 2, self.max_branches, self.branch_tokens)

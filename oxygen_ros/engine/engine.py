@@ -42,9 +42,7 @@ class Engine:
                  observation_clock: Callable[[], int] = time.time_ns, tracer: Tracer | None = None) -> None:
         self.model, self.config, self.clock = model, config, clock
         self._emit, self._observation_clock = emit, observation_clock
-        frames = config.max_frames or config.max_branches + 2
-        self.cache = UnifiedKVCache(model.spec.cache_spec(frames, config.max_branches, config.branch_tokens),
-                                    config.kv_budget_mib)
+        self.cache = UnifiedKVCache(config.cache_spec(model.spec), config.kv_budget_mib)
         self.statistics = Statistics(clock())
         self._meter = Meter(model.spec.device, clock, tracer or Tracer())
         self._frames = Frames(model, self.cache, self._meter)

@@ -124,9 +124,8 @@ class UnifiedKVCache:
 
     def __init__(self, spec: CacheSpec, budget_mib: float | None = None) -> None:
         self.spec = spec
+        require_budget(spec, budget_mib)
         self.budget_bytes = spec.total_bytes() if budget_mib is None else int(budget_mib * MIB)
-        if spec.total_bytes() > self.budget_bytes:
-            raise ConfigError(_over_budget(spec, self.budget_bytes))
         kind = {'dtype': spec.dtype, 'device': spec.device}
         frame_shape = (spec.layers, 2, spec.frames, spec.kv_heads, spec.frame_tokens + spec.scratch_tokens,
                        spec.head_dim)
@@ -288,6 +287,16 @@ class UnifiedKVCache:
 
     def _note_peak(self) -> None:
         self.peak_bytes = max(self.peak_bytes, self.used_bytes())
+
+
+def require_budget(spec: CacheSpec, budget_mib: float | None) -> None:
+    """
+    Refuse a cache that needs more than so many MiB; None is no limit.
+
+    :raises ConfigError: says what would fit.
+    """
+    if budget_mib is not None and spec.total_bytes() > int(budget_mib * MIB):
+        raise ConfigError(_over_budget(spec, int(budget_mib * MIB)))
 
 
 def _over_budget(spec: CacheSpec, budget_bytes: int) -> str:

@@ -79,7 +79,6 @@ class Pi05Model(Pi0Adapter):
         statistics = None if random else read_statistics(checkpoint, config.get('asset', ''))
         network = network_config(config)
         name = config.get('name', 'pi05')
-        self.network = _load_network(name, network, options, weights)
         stop = frozenset(config['stop_tokens'])
         self.spec = ModelSpec(
             name=name, weights=f'random, seed {options.seed}' if random else str(weights or checkpoint),
@@ -95,6 +94,8 @@ class Pi05Model(Pi0Adapter):
             text_head_trained=random or config['text_head_trained'],
             has_subtasks=bool(config.get('subtask_prompt')), context=context_kinds(config),
             first_action_offset=config.get('first_action_offset', 0), statistics=statistics)
+        options.admit(self.spec)
+        self.network = _load_network(name, network, options, weights)
 
     def prefill(self, inputs: PolicyInput, instruction: str, cache: UnifiedKVCache, frame: int) -> None:
         """Write the prefix of an observation into a frame slot; see `VLAModel.prefill`."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -13,7 +13,7 @@ import yaml
 from oxygen_ros.errors import ConfigError
 from oxygen_ros.files import config_file, config_folder
 from oxygen_ros.models.checkpoints import Progress
-from oxygen_ros.models.interface import VLAModel
+from oxygen_ros.models.interface import ModelSpec, VLAModel
 
 # Family -> module with `load(config, options) -> VLAModel`. Imported only when used.
 FAMILIES = {
@@ -32,6 +32,7 @@ class LoadOptions:
         family allows that.
     :param seed: of random weights. :param progress: told how far loading is; None logs it.
     :param memory_budget_mib: most MiB for the weights; None is what the device has free.
+    :param admit: called with the properties of the model before its weights are made, which takes long; may raise.
     """
 
     checkpoint: Path | None = None
@@ -40,6 +41,7 @@ class LoadOptions:
     seed: int = 0
     progress: Progress | None = None
     memory_budget_mib: float | None = None
+    admit: Callable[[ModelSpec], None] = field(default=lambda spec: None)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ alone. Sizes come from the checkpoint; views, words and embodiment are data, in 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -27,6 +28,8 @@ from oxygen_ros.models.realtime_chunking import PreviousChunk
 from oxygen_ros.models.registry import DTYPES, LoadOptions
 from oxygen_ros.models.xiaomi_dit import Asynchrony
 from oxygen_ros.models.xiaomi_network import UNUSED, XiaomiConfig, XiaomiNetwork, parse_config, sources
+
+logger = logging.getLogger(__name__)
 
 TASKS = ('speech', 'answer', 'memory')
 BRANCH_POSITIONS = 4096  # longest branch that positions are prepared for
@@ -67,8 +70,8 @@ class XiaomiModel:
             self.longest_trained_delay = self._longest  # only a model with this can continue chunks
         prefix_tokens = len(self._views) * config['image_tokens'] + config['prompt_tokens']
         self._prompt_tokens = config['prompt_tokens']
+        self._cut = ''  # the last instruction that was too long
         positions = prefix_tokens + BRANCH_POSITIONS + network.dit.tokens + self.asynchrony.offset
-        self.network = _load(name, network, positions, options)
         kind = {'dtype': torch.float32, 'device': options.device}
         self.mask = torch.from_numpy(self._std > LEAST_STD).to(**kind)
         stop = frozenset({self.tokenizer.control('<|im_end|>')})
@@ -86,6 +89,8 @@ class XiaomiModel:
             text_head_trained=config['text_head_trained'], context=context_kinds(config, ContextKind),
             # Neither is left to normalise: states go in as they are, actions come out in their units.
             statistics=CheckpointStatistics(str(checkpoint), {}, {}, None, None), scratch_tokens=0)
+        options.admit(self.spec)
+        self.network = _load(name, network, positions, options)
 
     def prefix(self, inputs: PolicyInput, instruction: str) -> Prefix:
         """Return what the decoder reads; absent cameras are left out, and an instruction that is too long is cut."""
@@ -100,7 +105,12 @@ class XiaomiModel:
         if room < 1:
             raise ValueError(f'prompt_tokens {self._prompt_tokens} leaves no room for the instruction: raise it in the '
                              'model file')
-        words = self.tokenizer.encode(_sentence(instruction[:LONGEST_TOKEN * self._prompt_tokens]))
+        longest = LONGEST_TOKEN * self._prompt_tokens
+        words = self.tokenizer.encode(_sentence(instruction[:longest]))
+        if (len(words) > room or len(instruction) > longest) and self._cut != instruction:
+            self._cut = instruction
+            logger.warning('the instruction of %d characters is cut to %d tokens to fit into prompt_tokens %d',
+                           len(instruction), room, self._prompt_tokens)
         return Prefix.of(head + words[:room] + tail, image, sizes, pixels, grids)
 
     def prefill(self, inputs: PolicyInput, instruction: str, cache: UnifiedKVCache, frame: int,

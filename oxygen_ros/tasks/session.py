@@ -14,6 +14,7 @@ from pathlib import Path
 
 from oxygen_ros.engine.config import EngineConfig
 from oxygen_ros.engine.engine import Engine
+from oxygen_ros.engine.kv_cache import require_budget
 from oxygen_ros.engine.requests import BargeIn, Event, SamplingParams, TextRequest
 from oxygen_ros.engine.trace import Tracer
 from oxygen_ros.errors import ConfigError
@@ -97,7 +98,9 @@ class Session:
         _check_choice('dtype', settings.dtype, DTYPES)
         _check_choice('when_empty', settings.when_empty, [choice.value for choice in WhenEmpty])
         options = LoadOptions(Path(settings.checkpoint).expanduser() if settings.checkpoint else None,
-                              DTYPES[settings.dtype], settings.device, settings.seed, progress)
+                              DTYPES[settings.dtype], settings.device, settings.seed, progress,
+                              admit=lambda spec: require_budget(settings.engine.cache_spec(spec),
+                                                                settings.engine.kv_budget_mib))
         model = load_model(model_file, options)
         model = wrap(model) if wrap is not None else model
         self.spec = model.spec
