@@ -5,10 +5,12 @@ from __future__ import annotations
 import subprocess
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from oxygen_ros.errors import ConfigError
 from oxygen_ros.simulation import renderer
+from oxygen_ros.simulation.simulation import Simulation
 
 
 @pytest.fixture
@@ -16,6 +18,7 @@ def working(monkeypatch):
     """Let only some backends work; returns the set of them."""
     backends: set[str] = set()
     monkeypatch.delenv('MUJOCO_GL', raising=False)
+    monkeypatch.setattr(renderer, '_working', set())
     monkeypatch.setattr(subprocess, 'run', lambda words, env, **_: SimpleNamespace(
         returncode=0 if env['MUJOCO_GL'] in backends else 1))
     return backends
@@ -29,11 +32,24 @@ def test_first_backend_that_works_is_taken_and_remembered(working, monkeypatch):
 
 
 def test_user_chooses_the_backend(working, monkeypatch):
-    working.add('egl')
+    working |= {'egl', 'osmesa'}
     monkeypatch.setenv('MUJOCO_GL', 'osmesa')
     assert renderer.choose_backend() == 'osmesa'
+    monkeypatch.setenv('MUJOCO_GL', 'glfw')
+    with pytest.raises(ConfigError, match='MUJOCO_GL=glfw does not work'):
+        renderer.choose_backend()
 
 
 def test_machine_without_opengl_says_what_to_install(working):
     with pytest.raises(ConfigError, match='apt install libegl1 libgl1-mesa-dri'):
         renderer.choose_backend()
+
+
+def test_renderers_do_not_disturb_each_other(renders):
+    first, second = Simulation(seed=1), Simulation(seed=2)
+    one, other = first.images(), second.images()
+    assert not np.array_equal(one['head'], other['head'])
+    for name, image in first.images().items():
+        assert np.array_equal(image, one[name])
+    assert first.view(80, 60).shape == (60, 80, 3)
+    assert np.array_equal(second.images()['head'], other['head'])

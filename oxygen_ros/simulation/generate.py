@@ -15,7 +15,7 @@ from oxygen_ros.simulation import language, oracle
 from oxygen_ros.simulation import robot_model as robot
 from oxygen_ros.simulation.dataset import DatasetInfo, Frame, Task, shard_path, write_shard
 from oxygen_ros.simulation.objects import COLOURS, SHAPES, TableObject
-from oxygen_ros.simulation.renderer import Renderer
+from oxygen_ros.simulation.renderer import Renderer, choose_backend
 from oxygen_ros.simulation.scene import Scene, apply_scene, sample_look, sample_scene
 
 FRAMES_PER_SHARD = 2000
@@ -42,6 +42,7 @@ class FrameMaker:
     """Makes frames. Holds the model and a renderer: one per process."""
 
     def __init__(self) -> None:
+        choose_backend()
         self._model = robot.build_model()
         self._renderer = Renderer(self._model)
         import mujoco

@@ -18,26 +18,33 @@ from oxygen_ros.errors import ConfigError
 from oxygen_ros.simulation import robot_model as robot
 
 BACKENDS = ('egl', 'osmesa')
-PROBE = 'import mujoco; context = mujoco.GLContext(8, 8); context.make_current()'
+PROBE = '''
+import mujoco
+context = mujoco.GLContext(8, 8)
+context.make_current()
+mujoco.MjrContext(mujoco.MjModel.from_xml_string("<mujoco/>"), mujoco.mjtFontScale.mjFONTSCALE_100)
+'''
+_working: set[str] = set()  # backends that were tried
 _context = None
 
 
 def choose_backend() -> str:
     """
-    Return the OpenGL backend that works here, and set MUJOCO_GL to it. Must come before mujoco is imported.
+    Return the OpenGL backend that works here, and set MUJOCO_GL to it. Comes before mujoco is imported.
 
-    :raises ConfigError: none works.
+    Each is tried in a process of its own, since one that fails leaves nothing to go on with.
+
+    :raises ConfigError: none works, or not the one that MUJOCO_GL names.
     """
-    if chosen := os.environ.get('MUJOCO_GL'):
-        return chosen
-    for backend in BACKENDS:
-        probe = subprocess.run([sys.executable, '-c', PROBE], env=os.environ | {'MUJOCO_GL': backend},
-                               capture_output=True)
-        if probe.returncode == 0:
+    chosen = os.environ.get('MUJOCO_GL')
+    for backend in (chosen,) if chosen else BACKENDS:
+        if backend in _working or not subprocess.run([sys.executable, '-c', PROBE], capture_output=True,
+                                                     env=os.environ | {'MUJOCO_GL': backend}).returncode:
+            _working.add(backend)
             os.environ['MUJOCO_GL'] = backend
             return backend
-    raise ConfigError('the simulator cannot render: neither EGL nor OSMesa works here; '
-                      'apt install libegl1 libgl1-mesa-dri (or libosmesa6)')
+    what = f'MUJOCO_GL={chosen} does not work' if chosen else 'neither EGL nor OSMesa works'
+    raise ConfigError(f'the simulator cannot render: {what} here; apt install libegl1 libgl1-mesa-dri (or libosmesa6)')
 
 
 def _make_current() -> None:
@@ -45,18 +52,13 @@ def _make_current() -> None:
     if _context is None:
         backend = choose_backend()
         os.environ.setdefault('LP_NUM_THREADS', '0')  # Mesa: threads cost more than they give for pictures so small
-        try:
-            if backend == 'osmesa':
-                from mujoco.osmesa import GLContext
-            elif backend == 'egl':
-                from mujoco.egl import GLContext
-            else:
-                from mujoco import GLContext
-            size = robot.MAX_IMAGE_SIZE
-            _context = GLContext(size, size)
-        except (ImportError, RuntimeError, AttributeError, OSError) as error:
-            raise ConfigError(f'the simulator cannot render with MUJOCO_GL={backend}: {error}; '
-                              'apt install libegl1 libgl1-mesa-dri (or libosmesa6)') from None
+        if backend == 'osmesa':
+            from mujoco.osmesa import GLContext
+        elif backend == 'egl':
+            from mujoco.egl import GLContext
+        else:
+            from mujoco import GLContext
+        _context = GLContext(robot.MAX_IMAGE_SIZE, robot.MAX_IMAGE_SIZE)
     _context.make_current()
 
 
@@ -77,7 +79,6 @@ class Renderer:
         self._option = mujoco.MjvOption()
         self._camera = mujoco.MjvCamera()
         self._gl = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_100)
-        mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._gl)
         self._objects = {model.geom(f'object{number}').id: number + 1 for number in range(robot.MAX_OBJECTS)}
 
     def image(self, data, camera: str | tuple, size: int, height: int | None = None) -> np.ndarray:
@@ -118,6 +119,7 @@ class Renderer:
         mujoco.mjv_updateScene(self._model, data, self._option, None, self._camera, mujoco.mjtCatBit.mjCAT_ALL,
                                self._scene)
         viewport = mujoco.MjrRect(0, 0, width, height)
+        mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._gl)  # another renderer may have set its own
         mujoco.mjr_render(viewport, self._scene, self._gl)
         image = np.empty((height, width, 3), np.uint8)
         mujoco.mjr_readPixels(image, None, viewport, self._gl)
