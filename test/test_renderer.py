@@ -17,7 +17,7 @@ from oxygen_ros.simulation.simulation import Simulation
 def working(monkeypatch):
     """Let only some backends work; returns the set of them."""
     backends: set[str] = set()
-    monkeypatch.delenv('MUJOCO_GL', raising=False)
+    monkeypatch.setenv('MUJOCO_GL', '')  # restored after the test, as deleting it would not be
     monkeypatch.setattr(renderer, '_working', set())
     monkeypatch.setattr(subprocess, 'run', lambda words, env, **_: SimpleNamespace(
         returncode=0 if env['MUJOCO_GL'] in backends else 1))
