@@ -22,7 +22,8 @@ class TellingModel(FakeModel):
         if text == 'poison' and context:
             raise ValueError('this text and a context')
         self.told[text] = context
-        return [TASKS[task], *[PAD] * len(plain_context(context or PromptContext())), *self.tokenizer.encode(text), REPLY]
+        told = len(plain_context(context or PromptContext()))
+        return [TASKS[task], *[PAD] * told, *self.tokenizer.encode(text), REPLY]
 
     def _next(self, content):
         return super()._next([token for token in content if token != PAD])

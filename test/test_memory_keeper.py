@@ -112,7 +112,8 @@ def test_question_recalls_the_notes_that_share_its_rare_words(make):
                                    'a dog at the door', 'two cups in the sink']):
         keeping.add(text, number)
     assert keeping.recall('What did you see on the table before?', 1) == ['the table, part 149']
-    assert keeping.recall('Where was the red cup on the table?')[:2] == ['a red cup on the table', 'two cups in the sink']
+    assert keeping.recall('Where was the red cup on the table?')[:2] == [
+        'a red cup on the table', 'two cups in the sink']
     assert keeping.recall('Were there dogs?') == ['a dog at the door']
     assert keeping.recall('What is it?') == keeping.recall('?!') == keeping.recall('') == []
     assert keeping.recall('elephants') == []

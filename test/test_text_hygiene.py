@@ -1,4 +1,4 @@
-"""What never reaches a listener: thinking, special tokens, endless repetition, what stands behind a stop string, NUL."""
+"""What never reaches a listener: thinking, special tokens, endless repetition, what follows a stop string, NUL."""
 
 import json
 from pathlib import Path
@@ -161,7 +161,7 @@ def test_repeating_text_ends_with_its_reason_while_actions_keep_their_rate():
 @pytest.mark.parametrize('tokens', [
     [1] * (LEAST_TOKENS - 1),                                   # "....", a line of dashes
     [1, 2, 3, 4, 5, 6, 7, 8, 9] * 3 + [10],                     # three times is allowed
-    [n for n in range(200)], [1, 2] * 5 + [3] + [1, 2] * 5,
+    list(range(200)), [1, 2] * 5 + [3] + [1, 2] * 5,
     [token for number in range(40) for token in (1, 2, 100 + number)]])  # "I see 1. I see 2. ..."
 def test_what_repeats_a_little_goes_on(tokens):
     assert ends_at(RepetitionRule(4), tokens) is None
