@@ -44,6 +44,16 @@ def test_pictures_and_joint_states_carry_one_time_and_the_clock_goes_with_them(r
     assert node.now_ns == 1_500_000_000
 
 
+def test_still_pictures_differ_by_the_noise_of_the_camera_alone(ros_graph):
+    node = ros_graph.add(SimulatorNode, simulated_time=True, speed=0.0)
+    pictures = ros_graph.listen(Image, '/camera/head/image_raw')
+    ros_graph.spin_until(lambda: node._cameras['head'].get_subscription_count())
+    node.advance(0.3)
+    assert ros_graph.spin_until(lambda: len(pictures) >= 2)
+    one, other = (np.frombuffer(message.data, np.uint8).astype(int) for message in pictures[:2])
+    assert 0.2 < (one - other).std() < 3 and abs(one.mean() - node.simulation.images()['head'].mean()) < 0.5
+
+
 def test_joint_command_moves_the_joint_that_it_names(ros_graph):
     node = ros_graph.add(SimulatorNode, simulated_time=True, speed=0.0)
     states = ros_graph.listen(JointState, 'joint_states')

@@ -50,6 +50,8 @@ PARAMETERS = (
                   choices=('joint_commands', 'joint_trajectory')),
     NodeParameter('image_rate', 10.0, 'Pictures per second of each camera.', 0.1, 100.0),
     NodeParameter('image_size', 112, 'Height and width of the pictures, in pixels.', 8, MAX_IMAGE_SIZE),
+    NodeParameter('image_noise', 1.0, 'Noise of the pictures, as real cameras have it: standard deviation in steps of '
+                  'brightness, of 255.', 0.0, 50.0),
     NodeParameter('joint_rate', 50.0, 'Joint states per second.', 1.0, 500.0),
     NodeParameter('view_rate', 0.0, 'Pictures per second on the topic view, of robot and table for people to look at; '
                   '0 for none.', 0.0, 100.0),
@@ -81,6 +83,7 @@ class SimulatorNode(Node):
         self._follower: TrajectoryFollower | None = None
         self._viewer = None
         self._due = dict.fromkeys(('images', 'joints', 'view', 'truth'), 0)
+        self._random = np.random.default_rng(0)
         self._refused = ''
         self._behind = False
         values = self._values
@@ -147,7 +150,7 @@ class SimulatorNode(Node):
         passed, self._wall_s = now_s - self._wall_s, now_s
         speed = self._values['speed']
         if passed > MAX_LAG and speed:
-            if not self._behind:
+            if not self._behind and self._clock_publisher is None:
                 self.get_logger().warning(f'the machine is too slow: the simulation was {passed:.2f} s behind')
             self._behind, passed = True, MAX_LAG
         elif passed < 2 * WALL_PERIOD:
@@ -164,11 +167,18 @@ class SimulatorNode(Node):
             self._joints.publish(joints_to_msg(simulation, stamp_ns, self._values['tf_frame']))
         if self._falls_due('images', self._values['image_rate']):
             for camera, image in simulation.images().items():
-                self._cameras[camera].publish(image_to_msg(image, stamp_ns, f'{camera}_camera'))
+                self._cameras[camera].publish(image_to_msg(self._noisy(image), stamp_ns, f'{camera}_camera'))
         if self._view is not None and self._falls_due('view', self._values['view_rate']):
             self._view.publish(image_to_msg(simulation.view(*VIEW_SIZE), stamp_ns, self._values['tf_frame']))
         if self._truth is not None and self._falls_due('truth', self._values['truth_rate']):
             self._truth.publish(String(data=json.dumps(truth_to_dict(simulation, stamp_ns))))
+
+    def _noisy(self, image: np.ndarray) -> np.ndarray:
+        """Return a picture with noise: without, a robot that stands still would look like a frozen camera."""
+        noise = self._values['image_noise']
+        if not noise:
+            return image
+        return np.clip(image + self._random.normal(0, noise, image.shape), 0, 255).round().astype(np.uint8)
 
     def _falls_due(self, what: str, rate: float) -> bool:
         now_ns = self.simulation.time_ns
