@@ -45,7 +45,7 @@ def words_of(pieces):
     for piece in pieces:
         text = texts.setdefault(piece.request_id, ['', None])
         text[0] += piece.delta
-        if piece.finish_reason in (1, 2):
+        if piece.finish_reason in (1, 2, 9):
             text[1] = piece.task, piece.frame_number, piece.header.stamp.sec * SECOND + piece.header.stamp.nanosec
     return {key: text for text, key in texts.values() if key}
 

@@ -238,9 +238,31 @@ def test_question_in_the_recording_is_answered(offline, tmp_path):
                 writer.write('/utterance', message.time_ns, make('std_msgs/msg/String', data='what is this?'))
     _, report, folder, _ = offline(tmp_path / 'bag', '--speech-rate', 0)
     answer = next(text for text in report['texts']['all'] if text['task'] == 'answer')
-    assert answer['question'] == 'what is this?' and answer['finish'] in ('STOP', 'LENGTH') and answer['frame_number']
+    assert answer['question'] == 'what is this?' and answer['frame_number'] > 0
+    assert answer['finish'] in ('STOP', 'LENGTH', 'REPETITION')
     pieces = [piece for _, piece in messages(folder, '/speech')]
     assert ''.join(piece.delta for piece in pieces) == answer['text']
+
+
+def test_notes_carry_a_picture_and_where_the_robot_was(offline, tmp_path):
+    with Bag(G1) as bag, BagWriter(tmp_path / 'bag') as writer:
+        for topic in bag.topics:
+            writer.add(topic.name, topic.type, topic.qos, (topic.definition, topic.type_hash))
+        for message in bag.messages():
+            writer.write_serialized(message.topic, message.time_ns, message.data)
+            if message.topic == '/camera/head/image_raw/compressed':
+                stamp = make('builtin_interfaces/msg/Time', sec=message.time_ns // SECOND,
+                             nanosec=message.time_ns % SECOND)
+                place = make('geometry_msgs/msg/PoseStamped', header=make('std_msgs/msg/Header', stamp=stamp,
+                                                                          frame_id='map'))
+                place.pose.position.x = (message.time_ns - bag.start_ns) / SECOND
+                writer.write('/pose', message.time_ns, place)
+    _, _, folder, _ = offline(tmp_path / 'bag', '-p', 'memory.pose_topic:=/pose', '--memory-rate', 2)
+    (_, note), *_ = messages(folder, '/memory')
+    assert note.pose.header.frame_id == 'map'
+    seen = nanoseconds(note.header.stamp) / SECOND - 1_700_000_000
+    assert note.pose.pose.position.x == pytest.approx(seen, abs=0.06)
+    assert bytes(note.thumbnail.data[:2]) == b'\xff\xd8' and note.thumbnail.format == 'jpeg'
 
 
 def test_long_pause_in_the_recording_is_skipped(offline, tmp_path):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from oxygen_ros.errors import BagError, ConfigError
+from oxygen_ros.memory.entry import Pose
 from oxygen_ros.nodes.perception_inputs import CameraInput, PerceptionInputs
 from oxygen_ros.perception.images import (
     ImageError,
@@ -26,6 +27,8 @@ from oxygen_ros.replay.bag import Bag, Topic
 from oxygen_ros.replay.message_types import reader_of
 
 IMAGE, COMPRESSED = 'sensor_msgs/msg/Image', 'sensor_msgs/msg/CompressedImage'
+POSE = 'geometry_msgs/msg/PoseStamped'
+POSES, POSE_GAP_NS = 256, 500_000_000  # how many are kept, and how far one may be from what it is taken for
 JOINT_STATE, STRING = 'sensor_msgs/msg/JointState', 'std_msgs/msg/String'
 
 
@@ -34,13 +37,14 @@ class OfflineInputs:
     Hands recorded messages to a FrameSynchronizer, instructions and utterances to the callers.
 
     :param remaps: recorded topic -> name under which it is taken in, as in a replay.
-    :param on_instruction, on_utterance: take the text.
+    :param on_instruction, on_utterance: take the text. :param pose_topic: where the robot is; empty for none.
     :param channel_order: as the parameter of the perception node.
     :raises ConfigError: a camera is a video source, or its topic was not recorded, or with another type.
     """
 
     def __init__(self, bag: Bag, config: PerceptionInputs, remaps: Mapping[str, str], channel_order: str,
-                 on_instruction: Callable[[str], None], on_utterance: Callable[[str], None]) -> None:
+                 on_instruction: Callable[[str], None], on_utterance: Callable[[str], None],
+                 pose_topic: str = '') -> None:
         self._config, self._channel_order = config, channel_order
         self.notes: list[str] = []
         self.damaged: Counter[str] = Counter()  # topic -> messages that are not what their type says
@@ -58,6 +62,9 @@ class OfflineInputs:
             self._add('joint states', config.joint_topic, JOINT_STATE, self._on_joints)
         self._add('', 'instruction', STRING, lambda message, now_ns: on_instruction(message.data))
         self._add('', 'utterance', STRING, lambda message, now_ns: on_utterance(message.data))
+        self._poses: deque[tuple[int, Pose]] = deque(maxlen=POSES)
+        if pose_topic:
+            self._add('poses', pose_topic, POSE, self._on_pose)
 
     def take(self, topic: str, type_: str, data: bytes, now_ns: int) -> None:
         """Take in one message that comes now."""
@@ -71,6 +78,11 @@ class OfflineInputs:
             return
         for taker in self._takers[key]:
             taker(message, now_ns)
+
+    def pose_at(self, stamp_ns: int) -> Pose | None:
+        """Return the pose of the robot that is nearest to a time; None if there is none near."""
+        nearest = min(self._poses, key=lambda pose: abs(pose[0] - stamp_ns), default=None)
+        return None if nearest is None or abs(nearest[0] - stamp_ns) > POSE_GAP_NS else nearest[1]
 
     def _add_camera(self, item: CameraInput) -> None:
         name = item.camera.name
@@ -126,8 +138,17 @@ class OfflineInputs:
         check_raw(*fields, len(message.data), channel_order=self._channel_order)
         return lambda: decode_raw(*fields, bool(message.is_bigendian), message.data, channel_order=self._channel_order)
 
+    def _on_pose(self, message: Any, now_ns: int) -> None:
+        pose = message.pose
+        self._poses.append((_stamp_ns(message), Pose(message.header.frame_id, _xyz(pose.position),
+                                                     (*_xyz(pose.orientation), pose.orientation.w))))
+
     def _on_joints(self, message: Any, now_ns: int) -> None:
         self.synchronizer.add_joints(message.name, message.position, message.velocity, _stamp_ns(message), now_ns)
+
+
+def _xyz(vector: Any) -> tuple[float, float, float]:
+    return vector.x, vector.y, vector.z
 
 
 def _absolute(name: str) -> str:

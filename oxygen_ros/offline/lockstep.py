@@ -14,8 +14,17 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from oxygen_ros.engine.engine import Engine
-from oxygen_ros.engine.requests import ActionChunk, ActionSkipped, AdmissionError, Event, FinishReason, TextDelta
-from oxygen_ros.memory.store import MemoryStore
+from oxygen_ros.engine.requests import (
+    ActionChunk,
+    ActionSkipped,
+    AdmissionError,
+    Event,
+    FinishReason,
+    TextDelta,
+    TextRequest,
+)
+from oxygen_ros.memory.keeper import MemoryKeeper
+from oxygen_ros.models.prompt_context import ContextKind
 from oxygen_ros.nodes.perception_inputs import PerceptionInputs
 from oxygen_ros.offline.inputs import OfflineInputs
 from oxygen_ros.offline.outputs import OfflineOutputs
@@ -42,11 +51,11 @@ class Lockstep:
 
     def __init__(self, bag: Bag, timing: Timing, remaps: Mapping[str, str], config: PerceptionInputs,
                  perception: Mapping[str, Any], inference: Mapping[str, Any], settings: SessionSettings,
-                 costs: StageCosts, outputs: OfflineOutputs, memory: MemoryStore,
+                 costs: StageCosts, outputs: OfflineOutputs, memory: MemoryKeeper,
                  on_input: Callable[[Scheduled], None] = lambda _: None) -> None:
         self._values, self._outputs, self._memory, self._on_input = inference, outputs, memory, on_input
         self.inputs = OfflineInputs(bag, config, remaps, perception['channel_order'], self._on_instruction,
-                                    lambda text: self._submit('answer', text))
+                                    self._on_utterance, inference['memory.pose_topic'])
         self.player = Player(bag, self.inputs.topics, timing)
         self.start_ns = bag.start_ns + round(timing.start_offset * SECOND)
         self.clock = VirtualClock(self.start_ns - WARM_UP_NS, self.start_ns)
@@ -153,9 +162,9 @@ class Lockstep:
         values = self._values
         rates = [(values['action.rate'], self._action_due), (values['command.rate'], self._command_due)]
         if self.session.spec.text_head_trained:
-            rates += [(values['subtask.rate'], lambda: self._submit('subtask', self.instruction)),
-                      (values['speech.rate'], lambda: self._submit('speech')),
-                      (values['memory.rate'], lambda: self._submit('memory'))]
+            rates += [(values['subtask.rate'], lambda: self._submit_task('subtask', self.instruction)),
+                      (values['speech.rate'], lambda: self._submit_task('speech')),
+                      (values['memory.rate'], lambda: self._submit_task('memory'))]
         periods = [(round(SECOND / rate), due) for rate, due in rates if rate > 0] + [(POLL_NS, self._take_frame)]
         if values['action.rate'] > 0:
             self._action_period_ns = periods[0][0]
@@ -201,16 +210,27 @@ class Lockstep:
             self._outputs.records.instructions.append((self.clock.now_ns, text))
             self._inbox.append(lambda engine: engine.set_instruction(text))
 
-    def _submit(self, task: str, text: str = '') -> None:
-        if task == 'answer' and not text.strip():
-            return
-        request = self.session.texts[task].request(self.clock.seconds(), text)
+    def _on_utterance(self, text: str) -> None:
+        if text.strip():
+            notes, wanted = [], self._values['answer.memory_notes']
+            if wanted and ContextKind.MEMORY in self.session.spec.context:
+                notes = [entry.text for entry in self._memory.recall(text, wanted).result()]
+            self._submit(self.session.utterance(self.clock.seconds(), text, notes))
 
+    def _submit_task(self, task: str, text: str = '') -> None:
+        self._submit(self.session.texts[task].request(self.clock.seconds(), text))
+
+    def _submit(self, request: TextRequest) -> None:
         def submit(engine: Engine) -> None:
             try:
                 engine.submit(request)
             except AdmissionError as refusal:
-                self._handle(TextDelta(request, None, 0, '', 0, 0.0, FinishReason.DROPPED, str(refusal)))
+                end = FinishReason.DROPPED, str(refusal)
+            except Exception as error:  # noqa: B902 - as in the node: one request must not end the others
+                end = FinishReason.ERROR, f'{type(error).__name__}: {error}'
+            else:
+                return
+            self._handle(TextDelta(request, None, 0, '', 0, 0.0, *end))
 
         self._inbox.append(submit)
 
@@ -255,7 +275,9 @@ class Lockstep:
         elif delta.request.task == 'memory':
             note = session.notes.push(delta)
             if note is not None:
-                outputs.note(self._memory.add(note.text, note.stamp_ns, note.frame_number, note.tf_frame), now_ns)
+                added = self._memory.add(note.text, note.stamp_ns, note.frame_number, note.tf_frame, note.image,
+                                         self.inputs.pose_at(note.stamp_ns))
+                outputs.note(added.result(), now_ns)
         else:
             outputs.speech(delta, now_ns)
             for sentence in session.sentences.push(delta.request.request_id, delta.delta, delta.finish is not None):

@@ -7,13 +7,13 @@ import json
 import os
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from oxygen_ros.errors import ConfigError
-from oxygen_ros.memory.store import MemoryStore
 from oxygen_ros.nodes import inference_parameters, perception_inputs
 from oxygen_ros.offline.lockstep import Lockstep
 from oxygen_ros.offline.outputs import OfflineOutputs
@@ -83,7 +83,9 @@ def main(arguments: argparse.Namespace) -> int:
             raise ConfigError(f'{arguments.bag!r} holds no messages')
         out = _prepare(Path(arguments.output).expanduser(), arguments.overwrite)
         try:
-            with BagWriter(out / 'bag') as writer, MemoryStore(out / 'memory.db') as memory:
+            memory_values = {**values['inference'], 'memory.path': str(out / 'memory.db')}
+            with BagWriter(out / 'bag') as writer, closing(
+                    inference_parameters.memory_keeper(memory_values, _note)) as memory:
                 outputs = OfflineOutputs(writer, arguments.with_frames)
                 copier = _Copier(writer) if arguments.with_inputs else None
                 run = Lockstep(bag, timing, parse_remaps(arguments.remap), config, values['perception'],
@@ -126,6 +128,10 @@ class _Copier:
 
     def __call__(self, message: Scheduled) -> None:
         self._writer.write_serialized(message.topic, message.due_ns, message.data)
+
+
+def _note(text: str) -> None:
+    print('note:', text, file=sys.stderr)
 
 
 def _make_deterministic(threads: int, device: str) -> None:

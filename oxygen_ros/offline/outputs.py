@@ -137,7 +137,8 @@ class OfflineOutputs:
             frame_number=delta.inputs.number if delta.inputs else 0, request_id=delta.request.request_id,
             task=delta.request.task, sequence=delta.sequence, delta=delta.delta,
             finish_reason=0 if delta.finish is None else delta.finish.value, tokens=delta.tokens,
-            elapsed=_time('Duration', round(max(0.0, delta.elapsed) * 1e9)), message=delta.message))
+            elapsed=_time('Duration', round(max(0.0, delta.elapsed) * 1e9)),
+            message='; '.join(filter(None, [delta.message, delta.left_out])), conversation=delta.request.conversation))
 
     def string(self, topic: str, text: str, now_ns: int) -> None:
         """A sentence, or a subtask."""
@@ -147,10 +148,16 @@ class OfflineOutputs:
         """An entry of memory."""
         self.records.memory.append(entry)
         header = make('std_msgs/msg/Header', stamp=_time('Time', entry.stamp_ns), frame_id=entry.tf_frame)
-        self._writer.write('/memory', now_ns, make(
+        message = make(
             'oxygen_ros/msg/MemoryEntry', header=header, frame_number=entry.frame_number, entry_id=entry.entry_id,
             text=entry.text, first_seen=_time('Time', entry.first_seen_ns), last_seen=_time('Time', entry.last_seen_ns),
-            count=entry.count))
+            count=entry.count)
+        if entry.thumbnail:
+            message.thumbnail = make('sensor_msgs/msg/CompressedImage', header=header, format='jpeg',
+                                     data=np.frombuffer(entry.thumbnail, np.uint8))
+        if entry.pose is not None:
+            message.pose = _pose_message(entry)
+        self._writer.write('/memory', now_ns, message)
 
     def unfinished(self) -> list[TextRecord]:
         """Return the texts that have not ended."""
@@ -180,6 +187,14 @@ def _header(observation: Observation | None) -> Any:
     if observation is None:
         return make('std_msgs/msg/Header')
     return make('std_msgs/msg/Header', stamp=_time('Time', observation.stamp_ns), frame_id=observation.tf_frame)
+
+
+def _pose_message(entry: Entry) -> Any:
+    position = make('geometry_msgs/msg/Point', **dict(zip('xyz', entry.pose.position)))
+    orientation = make('geometry_msgs/msg/Quaternion', **dict(zip('xyzw', entry.pose.orientation)))
+    header = make('std_msgs/msg/Header', stamp=_time('Time', entry.stamp_ns), frame_id=entry.pose.frame)
+    return make('geometry_msgs/msg/PoseStamped', header=header,
+                pose=make('geometry_msgs/msg/Pose', position=position, orientation=orientation))
 
 
 def _frame_message(frame: SynchronizedFrame) -> Any:
