@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 
+import cv2
 import numpy as np
 
 from oxygen_ros.errors import ConfigError
@@ -26,6 +27,8 @@ mujoco.MjrContext(mujoco.MjModel.from_xml_string("<mujoco/>"), mujoco.mjtFontSca
 '''
 _working: set[str] = set()  # backends that were tried
 _context = None
+# Where `Renderer.view` looks from: target [3] m, distance m, azimuth and elevation in degrees.
+VIEW = ((0.24, 0.0, 0.60), 1.55, 152.0, -22.0)
 
 
 def choose_backend() -> str:
@@ -76,21 +79,40 @@ class Renderer:
         self._mujoco = mujoco
         self._model = model
         self._scene = mujoco.MjvScene(model, maxgeom=200)
+        self._scene.flags[mujoco.mjtRndFlag.mjRND_SKYBOX] = 0
         self._option = mujoco.MjvOption()
         self._camera = mujoco.MjvCamera()
         self._gl = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_100)
         self._objects = {model.geom(f'object{number}').id: number + 1 for number in range(robot.MAX_OBJECTS)}
 
-    def image(self, data, camera: str | tuple, size: int, height: int | None = None) -> np.ndarray:
+    def image(self, data, camera: str, size: int) -> np.ndarray:
         """
         Return a picture.
 
         :param data: mujoco.MjData with kinematics and cameras computed.
-        :param camera: a key of CAMERAS, or a free one: (target [3] m, distance m, azimuth and elevation in degrees).
-        :param size: width in pixels, and height if that is not given; at most MAX_IMAGE_SIZE.
+        :param camera: a key of CAMERAS.
+        :param size: height and width, pixels, at most MAX_IMAGE_SIZE.
+        :returns: uint8 [size, size, 3] RGB.
+        """
+        return self._render(data, camera, size, size)
+
+    def view(self, data, width: int, height: int) -> np.ndarray:
+        """
+        Return a picture for people: from in front of the robot, well lit, with smooth edges.
+
+        :param width: pixels, at most half of MAX_IMAGE_SIZE, as `height`.
         :returns: uint8 [height, width, 3] RGB.
         """
-        return self._render(data, camera, size, height or size)
+        light = self._model.vis.headlight
+        before = light.ambient.copy(), light.diffuse.copy()
+        light.ambient[:], light.diffuse[:] = 0.55, 0.45
+        self._scene.flags[self._mujoco.mjtRndFlag.mjRND_SKYBOX] = 1
+        try:
+            large = self._render(data, VIEW, 2 * width, 2 * height)
+        finally:
+            light.ambient[:], light.diffuse[:] = before
+            self._scene.flags[self._mujoco.mjtRndFlag.mjRND_SKYBOX] = 0
+        return cv2.resize(large, (width, height), interpolation=cv2.INTER_AREA)
 
     def segmentation(self, data, camera: str, size: int) -> np.ndarray:
         """Return uint8 [size, size]: the number of the object seen in each pixel, from 1; 0 for anything else."""

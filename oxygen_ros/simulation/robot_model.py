@@ -36,7 +36,7 @@ WRIST_CAMERA = (0.06, -0.08, -0.07)  # m
 WRIST_TARGET = (-0.06, 0.0, -0.20)
 WRIST_FOV = 70.0  # degrees
 TIMESTEP = 0.002  # s
-MAX_IMAGE_SIZE = 640  # pixels
+MAX_IMAGE_SIZE = 1280  # pixels
 IMAGE_SIZE = 112  # pixels: what a policy sees
 
 
@@ -119,6 +119,8 @@ def _add_surroundings(mujoco, spec, openarm) -> None:
     shape = mujoco.mjtGeom
     ghost = {'contype': 0, 'conaffinity': 0}
     world = spec.worldbody
+    spec.add_texture(name='sky', type=mujoco.mjtTexture.mjTEXTURE_SKYBOX, builtin=mujoco.mjtBuiltin.mjBUILTIN_GRADIENT,
+                     rgb1=(0.75, 0.82, 0.90), rgb2=(0.45, 0.50, 0.56), width=64, height=384)  # for `Renderer.view` only
     for name, position in (('lamp', (0.4, 0.3, 2.0)), ('lamp2', (0.1, -0.6, 1.8))):
         world.add_light(name=name, pos=position, dir=(0, 0, -1), castshadow=False,
                         type=mujoco.mjtLightType.mjLIGHT_DIRECTIONAL)

@@ -148,16 +148,17 @@ class Simulation:
         self._update()
         return {camera: self.renderer.image(self.data, camera, self._image_size) for camera in robot.CAMERAS}
 
-    def view(self, width: int = 480, height: int = 360) -> np.ndarray:
+    def view(self, width: int = 640, height: int = 480) -> np.ndarray:
         """
-        Return a picture of robot and table from in front of them, uint8 [height, width, 3] RGB; for people.
+        Return a picture of robot and table for people, uint8 [height, width, 3] RGB.
 
+        :param width: pixels, at most half of MAX_IMAGE_SIZE, as `height`.
         :raises ConfigError: it does not render.
         """
         if self.renderer is None:
             raise ConfigError('a simulation without pictures has no view')
         self._update()
-        return self.renderer.image(self.data, ((0.25, 0.0, 0.55), 1.5, 150.0, -22.0), width, height)
+        return self.renderer.view(self.data, width, height)
 
     def truth(self) -> Truth:
         """Return what is so at this moment."""
