@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image as PilImage
+from rclpy.serialization import serialize_message
 from sensor_msgs.msg import CompressedImage, Image, JointState
 
 from oxygen_ros.nodes.conversion import observation_from_msg, time_to_msg
@@ -103,6 +104,7 @@ EVENTS = st.one_of(
     st.tuples(st.just('raw'), st.sampled_from(ENCODINGS), SIZES, SIZES, SIZES, st.binary(max_size=300), STAMPS),
     st.tuples(st.just('good'), STAMPS),
     st.tuples(st.just('jpeg'), st.text('abjpegcn8;', max_size=8), picture_bytes(), STAMPS),
+    st.tuples(st.just('bytes'), st.binary(max_size=40).map(lambda data: b'\0\1\0\0' + data), STAMPS),
     st.tuples(st.just('joints'), NAMES, VALUES, VALUES, STAMPS))
 
 
@@ -118,7 +120,10 @@ def test_any_messages_leave_the_node_alive_and_its_frames_whole(node, events):
             message = JointState(name=names, position=array.array('d', positions),
                                  velocity=array.array('d', velocities))
             message.header.stamp = stamp
-            node._on_joints(message)
+            node._on_joints(serialize_message(message))
+            continue
+        if kind == 'bytes':
+            node._on_joints(fields[0])
             continue
         if kind == 'raw':
             encoding, height, width, step, data = fields

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rclpy.clock import Clock, ClockType
+from rclpy.event_handler import PublisherEventCallbacks
 from rclpy.node import Node
 
 from oxygen_ros.nodes.clock_watch import NO_CLOCK, ClockWatch
@@ -71,7 +72,8 @@ class InputReport:
         self._ready: deque[float] = deque(maxlen=100)
         self._number = 0
         self._qos_watch = QosWatch(node)
-        self._publisher = node.create_publisher(DiagnosticArray, '/diagnostics', 10)
+        self._publisher = node.create_publisher(
+            DiagnosticArray, '/diagnostics', 10, event_callbacks=PublisherEventCallbacks(use_default_callbacks=False))
         self._timer = node.create_timer(1.0, self._report, clock=Clock(clock_type=ClockType.STEADY_TIME))
 
     def message(self, name: str, event: SyncEvent, zero_stamp: bool = False) -> None:
@@ -105,10 +107,6 @@ class InputReport:
                         'on them: synchronise the clocks; play recordings with a clock and use_sim_time, or restamped')
         self._number = number
         self._joints = joints
-
-    def mismatch(self, name: str) -> None:
-        """Note that the middleware found a publisher whose QoS does not go with ours."""
-        self._alarm(name, 'qos', Level.ERROR, why_nothing(self._node, self._inputs[name]))
 
     def _alarm(self, name: str, reason: str, level: Level, text: str, lasts_s: float = EVENT_SECONDS) -> None:
         title = f'{self._inputs[name].title} ({self._inputs[name].place})' if name in self._inputs else name

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 from rclpy.clock import Clock, ClockType
-from rclpy.event_handler import SubscriptionEventCallbacks
+from rclpy.event_handler import PublisherEventCallbacks, SubscriptionEventCallbacks
 from rclpy.node import Node
 from rclpy.qos import QoSPolicyKind, QoSProfile, ReliabilityPolicy
 from rclpy.qos_overriding_options import QoSOverridingOptions
@@ -32,6 +32,7 @@ from oxygen_ros.nodes.clock_watch import ClockWatch
 from oxygen_ros.nodes.conversion import FrameDetails, content_mark, frame_to_msg, picture_decoder, time_from_msg
 from oxygen_ros.nodes.input import Input
 from oxygen_ros.nodes.input_report import InputReport
+from oxygen_ros.nodes.joint_state_reader import JointStateReader
 from oxygen_ros.nodes.parameters import declare_parameters
 from oxygen_ros.nodes.perception_inputs import PARAMETERS, CameraInput, read_inputs
 from oxygen_ros.nodes.pixel_bridge import PixelBridge
@@ -51,6 +52,9 @@ POLL_SECONDS = 0.02
 CAMERA_QOS = QoSProfile(depth=5, reliability=ReliabilityPolicy.BEST_EFFORT)
 JOINT_QOS = QoSProfile(depth=200, reliability=ReliabilityPolicy.BEST_EFFORT)
 FRAME_QOS = QoSProfile(depth=2, reliability=ReliabilityPolicy.RELIABLE)
+# The executor would wait for each event at each turn, at a cost; QosWatch looks for what they would tell.
+NO_SUBSCRIPTION_EVENTS = SubscriptionEventCallbacks(use_default_callbacks=False)
+NO_PUBLISHER_EVENTS = PublisherEventCallbacks(use_default_callbacks=False)
 QOS_KINDS = (QoSPolicyKind.HISTORY, QoSPolicyKind.DEPTH, QoSPolicyKind.RELIABILITY, QoSPolicyKind.DURABILITY)
 
 
@@ -74,9 +78,11 @@ class PerceptionNode(Node):
             JointMerger(self._config.joints, self._config.joint_max_age_ns), self._config.options, self._pool)
         self._sources: list[VideoSource] = []
         self._frames = self.create_publisher(
-            Frame, 'frames', copy.copy(FRAME_QOS), qos_overriding_options=QoSOverridingOptions(QOS_KINDS))
+            Frame, 'frames', copy.copy(FRAME_QOS), qos_overriding_options=QoSOverridingOptions(QOS_KINDS),
+            event_callbacks=NO_PUBLISHER_EVENTS)
         inputs = {item.camera.name: self._open_camera(item, values['video_loop']) for item in self._config.cameras}
         self._joints: PolledSubscription | None = None
+        self._joint_reader = JointStateReader()
         if self._config.joint_topic:
             inputs[JOINTS] = self._open_joints(self._config.joint_topic)
         clock_watch = ClockWatch(self, self._synchronizer.clear)
@@ -100,7 +106,7 @@ class PerceptionNode(Node):
         """Subscribe to the topic of a camera, or open its video source."""
         name, required = item.camera.name, item.camera.missing is MissingPolicy.REQUIRED
         if item.topic:
-            return self._subscribe(name, f'camera {name!r}', required, CompressedImage if item.compressed else Image,
+            return self._subscribe(f'camera {name!r}', required, CompressedImage if item.compressed else Image,
                                    item.topic, CAMERA_QOS, functools.partial(self._on_image, name))
         slot: deque[np.ndarray] = deque(maxlen=1)  # the newest picture, left there by the thread of the source
         guard = self.create_guard_condition(functools.partial(self._on_video, name, slot))
@@ -120,13 +126,13 @@ class PerceptionNode(Node):
             self, JointState, topic, self._on_joints, qos, QoSOverridingOptions(QOS_KINDS))
         return Input('joint states', self._joints.topic_name, True, 'sensor_msgs/msg/JointState', qos)
 
-    def _subscribe(self, name: str, title: str, required: bool, message_type: type, topic: str, qos: QoSProfile,
+    def _subscribe(self, title: str, required: bool, message_type: type, topic: str, qos: QoSProfile,
                    callback: Callable) -> Input:
         """Subscribe with a QoS that parameters may override."""
         qos = copy.copy(qos)  # rclpy writes the overrides into it
         subscription = self.create_subscription(
             message_type, topic, callback, qos, qos_overriding_options=QoSOverridingOptions(QOS_KINDS),
-            event_callbacks=SubscriptionEventCallbacks(incompatible_qos=lambda _: self._report.mismatch(name)))
+            event_callbacks=NO_SUBSCRIPTION_EVENTS)
         type_name = f'{message_type.__module__.split(".")[0]}/msg/{message_type.__name__}'
         return Input(title, subscription.topic_name, required, type_name, qos)
 
@@ -155,11 +161,15 @@ class PerceptionNode(Node):
         self._report.message(camera, event, zero_stamp=stamp_ns <= 0)
         self._publish(arrival_ns)
 
-    def _on_joints(self, message: JointState) -> None:
-        stamp_ns = time_from_msg(message.header.stamp)
-        event = self._synchronizer.add_joints(
-            message.name, message.position, message.velocity, stamp_ns, self.get_clock().now().nanoseconds)
-        self._report.message(JOINTS, event, zero_stamp=stamp_ns <= 0)
+    def _on_joints(self, data: bytes) -> None:
+        try:
+            joints = self._joint_reader.read(data)
+        except ValueError as error:
+            self._synchronizer.refuse_joints(str(error))
+            self._report.message(JOINTS, SyncEvent.UNUSABLE)
+            return
+        event = self._synchronizer.add_joints(*joints, self.get_clock().now().nanoseconds)
+        self._report.message(JOINTS, event, zero_stamp=joints.stamp_ns <= 0)
 
     def _publish(self, arrival_ns: int | None = None) -> None:
         if self._joints:

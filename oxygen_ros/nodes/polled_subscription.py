@@ -18,10 +18,10 @@ class PolledSubscription:
     Every message that wakes the executor costs rclpy several times what the message itself costs, so joint states at
     500 Hz would be the most expensive input of all. The depth of the QoS must hold what comes between two polls.
 
-    :param callback: called by `poll`, in its thread, with one message.
+    :param callback: called by `poll`, in its thread, with one serialised message.
     """
 
-    def __init__(self, node: Node, message_type: type, topic: str, callback: Callable[[Any], None], qos: QoSProfile,
+    def __init__(self, node: Node, message_type: type, topic: str, callback: Callable[[bytes], None], qos: QoSProfile,
                  qos_overriding_options: QoSOverridingOptions | None = None):
         self._callback = callback
         self._subscription = node.create_subscription(
@@ -32,7 +32,7 @@ class PolledSubscription:
     def poll(self) -> None:
         """Call the callback for every message that has come since the last poll."""
         with self._subscription.handle:
-            while taken := self._subscription.handle.take_message(self._subscription.msg_type, False):
+            while taken := self._subscription.handle.take_message(self._subscription.msg_type, True):
                 self._callback(taken[0])
 
 

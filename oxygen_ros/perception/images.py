@@ -221,7 +221,8 @@ def decode_compressed(format_text: str, data: bytes | memoryview, *, max_pixels:
 
 def _has_end(jpeg: bytes) -> bool:
     """Tell whether an end marker follows the last start of a scan (a thumbnail in the header has both of its own)."""
-    return jpeg.rfind(b'\xff\xd9') > jpeg.rfind(b'\xff\xda')
+    end = jpeg.rfind(b'\xff\xd9')
+    return end >= 0 and jpeg.find(b'\xff\xda', end) < 0
 
 
 def _decode_whole_jpeg(data: bytes) -> np.ndarray:

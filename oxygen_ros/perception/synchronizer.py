@@ -49,7 +49,7 @@ class FrameSynchronizer:
         self.counters: dict[str, Counter[SyncEvent]] = {
             name: Counter() for name in (*(camera.name for camera in cameras), JOINTS)}
         self.faults: dict[str, Counter[ImageFault]] = {camera.name: Counter() for camera in cameras}
-        self.last_fault: dict[str, str] = {}  # camera -> text of the last fault
+        self.last_fault: dict[str, str] = {}  # input -> text of the last fault
         self._period_ns = round(1e9 / self.options.rate_hz) if self.options.rate_hz else 0
         self._number = 0
         self.clear()
@@ -62,6 +62,7 @@ class FrameSynchronizer:
         self._arrival_ns: dict[str, int | None] = dict.fromkeys(names)
         self._frame_stamp_ns = 0
         self._due_ns = 0
+        self._early: Picture | None = None  # the newest picture, if it is worth decoding before its frame is complete
         self._core_since_ns: int | None = None
         self.joints.clear()
 
@@ -102,13 +103,19 @@ class FrameSynchronizer:
             counters[SyncEvent.SKIPPED] += 1
             del waiting[0]
         if self._is_likely_next(picture, now_ns):
-            picture.start(self._pool)  # done before the last picture of the frame arrives
+            self._early = picture
         return SyncEvent.RECEIVED
 
     def refuse_image(self, camera: str, error: ImageError) -> None:
         """Count a picture that is seen to be unusable on arrival."""
         self.counters[camera][SyncEvent.RECEIVED] += 1
         self._count_fault(camera, error)
+
+    def refuse_joints(self, text: str) -> None:
+        """Count a joint state that cannot be read; the text says why."""
+        self.counters[JOINTS][SyncEvent.RECEIVED] += 1
+        self.counters[JOINTS][SyncEvent.UNUSABLE] += 1
+        self.last_fault[JOINTS] = text
 
     def add_joints(self, names: Sequence[str], positions: Sequence[float], velocities: Sequence[float],
                    stamp_ns: int, now_ns: int) -> SyncEvent:
@@ -131,8 +138,11 @@ class FrameSynchronizer:
         :param now_ns: node clock.
         """
         while True:
+            early, self._early = self._early, None
             pictures = self._choose(now_ns)
             if not pictures:
+                if early is not None:
+                    early.start(self._pool)  # done before the last picture of the frame arrives
                 return None
             stamp_ns = max(picture.stamp_ns for picture in pictures.values())
             if not self._is_due(stamp_ns) or stamp_ns <= self._frame_stamp_ns:
@@ -141,8 +151,9 @@ class FrameSynchronizer:
             joints = self.joints.snapshot(stamp_ns)
             if self.options.require_joints and (joints.missing or not joints.names):
                 return None
-            for picture in pictures.values():
-                picture.start(self._pool)
+            to_decode = [picture for picture in pictures.values() if not picture.started]
+            for number, picture in enumerate(to_decode, start=1):
+                picture.start(self._pool if number < len(to_decode) else None)  # the last one here: no thread to wake
             usable = [self._is_usable(picture) for picture in pictures.values()]
             if all(usable):
                 break  # otherwise the bad ones have left their queues: look for a set without them
