@@ -483,6 +483,46 @@ def test_long_prompt_is_not_begun_in_the_gap_before_the_next_deadline_is_set():
     assert set(rig.ends().values()) == {FinishReason.TIMED_OUT}  # it never fits: 0.15 + 0.08 is more than a cycle
 
 
+class SlowReader(FakeModel):
+    """Takes a millisecond for every token of a prompt."""
+
+    def extend(self, cache, slots, tokens):
+        self.seconds['extend'] = 0.001 * len(slots) * max(map(len, tokens))
+        return super().extend(cache, slots, tokens)
+
+
+def test_prompt_longer_than_a_cycle_is_taken_in_piece_by_piece_between_actions():
+    rig = warm(Rig(SlowReader(FakeClock(), prefill=0.03, denoise=0.05, decode=0.005), branch_tokens=600))
+    for tokens in range(16, 520, 8):  # it knows what prompts cost
+        rig.engine.costs.observe(Stage.EXTEND, tokens, 0.001 * tokens)
+    rig.engine.costs.relax([Stage.EXTEND] * 60)
+    rig.model.says['x' * 400] = b'yes'
+    start = rig.clock.now
+    rig.act_every(0.2, start + 3)
+    rig.at(start + 0.45, lambda: rig.submit('answer', 'x' * 400))
+    rig.at(start + 0.46, lambda: rig.submit(max_tokens=30))  # another text goes on beside it
+    rig.run(start + 3.1)
+    assert rig.texts()[1] == 'yes' and set(rig.ends()) == {1, 2}
+    assert len(rig.chunks()) == 15 and rig.engine.statistics.counters.deadline_misses == 0
+    pieces = [end - begin for stage, begin, end, what in rig.model.calls if stage == 'extend' and end - begin > 0.007]
+    assert len(pieces) > 4 and sum(pieces) == pytest.approx(0.4, abs=0.03) and max(pieces) < 0.12
+
+
+def test_text_whose_prompt_is_half_taken_in_can_be_cancelled_and_times_out():
+    for ends in (lambda rig: rig.engine.cancel(1), None):
+        rig = warm(Rig(SlowReader(FakeClock(), prefill=0.03, denoise=0.05, decode=0.005), branch_tokens=600))
+        for tokens in range(16, 520, 8):
+            rig.engine.costs.observe(Stage.EXTEND, tokens, 0.001 * tokens)
+        start = rig.clock.now
+        rig.act_every(0.2, start + 2)
+        rig.at(start + 0.45, lambda: rig.submit('answer', 'x' * 400, timeout=None if ends else 0.4))
+        if ends:
+            rig.at(start + 0.9, lambda: ends(rig))
+        rig.run(start + 2)
+        assert rig.ends() == {1: FinishReason.CANCELLED if ends else FinishReason.TIMED_OUT}
+        assert rig.engine.cache.free_branches == rig.engine.cache.spec.branches
+
+
 def test_text_goes_on_when_an_expected_deadline_is_never_set():
     rig = warm(Rig(model(prefill=0.03, denoise=0.05, extend=0.15, decode=0.007)))
     rig.observe(1)
@@ -828,6 +868,15 @@ def test_late_decodes_are_counted():
     rig.run()
     assert rig.engine.statistics.counters.late_decodes == 1
     assert rig.engine.statistics.counters.deadline_misses == 1
+
+
+def test_late_decodes_are_counted_for_a_fixed_number_of_steps_too():
+    rig = warm(Rig(model(prefill=0.02, denoise=0.02, extend=0.001, decode=0.05), tokens_per_cycle=5))
+    start = rig.clock.now
+    rig.act_every(0.2, start + 2)
+    rig.at(start, lambda: rig.submit(max_tokens=100))
+    rig.run(start + 2)
+    assert rig.engine.statistics.counters.late_decodes >= 8
 
 
 @pytest.mark.parametrize('wrong', [{'max_branches': 0}, {'branch_tokens': 7}, {'max_frames': -1}, {'max_frames': 1},

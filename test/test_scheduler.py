@@ -239,6 +239,64 @@ def test_settings_out_of_range_are_refused():
             SchedulerConfig(**wrong)
 
 
+# -- prompts that never fit --------------------------------------------------------------------------------------------
+
+def costs_per_token(seconds=0.001):
+    costs = exact_costs()
+    costs.observe(Stage.EXTEND, 8, 8 * seconds)
+    for tokens in range(16, 1008, 8):
+        costs.observe(Stage.EXTEND, tokens, tokens * seconds)
+    for _ in range(60):
+        costs.relax(Stage)
+    return costs
+
+
+LONG = replace(EMPTY, deadlines=(1.0,), acting=True, expected=1.2, period=0.2, waiting=(waiting(1, tokens=300),))
+ACTION = 0.085  # seconds before the deadline in which an action begins
+
+
+def test_prompt_longer_than_a_cycle_begins_with_as_much_as_fits():
+    plan = plan_cycle(LONG, 1.0 - ACTION - 0.081, costs_per_token(), ADAPTIVE)
+    assert (plan.start, plan.piece) == ((1,), (1, 75))
+
+
+def test_prompt_that_fits_into_the_next_cycle_waits_for_it():
+    state = replace(LONG, waiting=(waiting(1, tokens=100),))
+    assert not plan_cycle(state, 1.0 - ACTION - 0.08, costs_per_token(), ADAPTIVE).start
+    assert plan_cycle(state, 1.0 - ACTION - 0.11, costs_per_token(), ADAPTIVE) == CyclePlan(start=(1,))
+
+
+def test_piece_leaves_room_for_the_prefill_that_it_needs():
+    plan = plan_cycle(replace(LONG, text_frame_ready=False), 1.0 - ACTION - 0.081, costs_per_token(), ADAPTIVE)
+    assert (plan.start, plan.prefill, plan.piece) == ((1,), True, (1, 18))
+
+
+def test_rest_of_a_prompt_goes_before_decoding_and_only_as_far_as_it_fits():
+    state = replace(LONG, waiting=(), running=(Running(1, 1, prompt_left=225), Running(2, 1)))
+    costs = costs_per_token()
+    assert plan_cycle(state, 1.0 - ACTION - 0.081, costs, ADAPTIVE).piece == (1, 56)
+    assert plan_cycle(replace(state, deadlines=(), expected=None), 0.0, costs, ADAPTIVE).piece == (1, 225)
+    # Too little time for a piece, and enough for a step of the text that decodes.
+    costs.observe(Stage.DECODE, 1, 0.001)
+    for _ in range(60):
+        costs.observe(Stage.DECODE, 1, 0.001)
+    plan = plan_cycle(state, 1.0 - ACTION - 0.0075, costs, ADAPTIVE)
+    assert plan.piece is None and plan.decode_steps is None
+
+
+def test_text_without_its_prompt_does_not_decode():
+    state = replace(EMPTY, deadlines=(1.0,), running=(Running(1, 1, prompt_left=500),))
+    plan = plan_cycle(state, 1.0 - ACTION - 0.006, costs_per_token(), ADAPTIVE)
+    assert plan == CyclePlan(wait_until=pytest.approx(1.0 - ACTION))
+
+
+def test_fixed_budget_says_too_when_the_action_has_to_begin():
+    state = replace(EMPTY, deadlines=(1.0,), acting=True, running=(Running(1, 1),))
+    plan = plan_cycle(state, 0.5, COSTS, SchedulerConfig(tokens_per_cycle=4, margin=0.005))
+    assert (plan.decode_steps, plan.decode_until) == (4, math.inf)
+    assert plan.act_by == pytest.approx(1.0 - ACTION)
+
+
 # -- whatever the state ------------------------------------------------------------------------------------------------
 
 times = st.floats(0.0, 2.0)
@@ -255,9 +313,10 @@ def states(draw):
         text_frame_ready=draw(st.booleans()),
         waiting=tuple(Waiting(i, (draw(st.integers(0, 2)), draw(times)), draw(st.integers(0, 60)), draw(expiries),
                               draw(st.booleans())) for i in ids[:cut]),
-        running=tuple(Running(i, draw(st.integers(1, 4)), draw(expiries)) for i in ids[cut:]),
+        running=tuple(Running(i, draw(st.integers(1, 4)), draw(expiries), draw(st.sampled_from([0, 0, 0, 5, 200])))
+                      for i in ids[cut:]),
         free_branches=draw(st.integers(0, 4)), free_frames=draw(st.integers(0, 3)), steps_done=draw(st.integers(0, 9)),
-        expected=draw(st.none() | times), reserved_branches=draw(st.integers(0, 1)))
+        expected=draw(st.none() | times), period=draw(st.none() | st.floats(0.01, 0.5)), reserved_branches=draw(st.integers(0, 1)))
 
 
 configs = st.builds(SchedulerConfig, st.sampled_from(Mode), st.sampled_from([0, 0, 4]), st.sampled_from([0.0, 0.01]))
@@ -278,7 +337,8 @@ def test_whatever_the_state_the_plan_keeps_its_promises(state, now, config, pref
         text_by = math.inf
     alone = config.mode is not Mode.CONTINUOUS_BATCHING
     decodes = plan.decode_steps is None or plan.decode_steps > 0
-    assert plan.act + bool(plan.start) + decodes <= 1
+    goes_on = plan.piece is not None and not plan.start
+    assert plan.act + bool(plan.start) + decodes + goes_on <= 1
     expired = {r.request_id for r in (*state.waiting, *state.running) if r.expires is not None and r.expires <= now}
     if expired:
         assert {i for i, reason in plan.end if reason is FinishReason.TIMED_OUT} == expired
@@ -307,10 +367,13 @@ def test_whatever_the_state_the_plan_keeps_its_promises(state, now, config, pref
             tokens = {w.request_id: max(1, w.prompt_tokens) for w in state.waiting}
 
             def end(chosen):
-                size = max(tokens[i] for i in chosen) * len(chosen)
+                size = plan.piece[1] if plan.piece else max(tokens[i] for i in chosen) * len(chosen)
                 return now + prefills * costs.predict(Stage.PREFILL) + costs.predict(Stage.EXTEND, size)
 
             assert end(plan.start) <= text_by
+            if plan.piece:
+                assert plan.start == (plan.piece[0],) and 0 < plan.piece[1] < tokens[plan.piece[0]]
+                return
             # Whoever was passed over would not have fitted beside those of higher priority.
             for j in order.keys() - set(plan.start) - own if not plan.own_prefix else ():
                 before = [i for i in plan.start if order[i] < order[j]]
@@ -322,6 +385,9 @@ def test_whatever_the_state_the_plan_keeps_its_promises(state, now, config, pref
             assert plan.decode_steps + state.steps_done <= config.tokens_per_cycle
         else:
             assert plan.decode_until == pytest.approx(text_by)
-            assert now + costs.predict(Stage.DECODE, len(state.running)) <= plan.decode_until
-    if not (plan.act or plan.start or decodes):
+            assert now + costs.predict(Stage.DECODE, sum(not r.prompt_left for r in state.running)) <= plan.decode_until
+    if goes_on:
+        assert not alone and plan.piece[1] <= {r.request_id: r.prompt_left for r in state.running}[plan.piece[0]]
+        assert config.tokens_per_cycle or now + costs.predict(Stage.EXTEND, plan.piece[1]) <= text_by
+    if not (plan.act or plan.start or decodes or goes_on):
         assert plan.wait_until > now

@@ -119,6 +119,8 @@ class Engine:
             self._act(plan.skip, problem)
         elif plan.start:
             self._start(plan)
+        elif plan.piece:
+            self._extend_prompt(*plan.piece)
         elif plan.decode_steps is None or plan.decode_steps > 0:
             self._decode(plan, poll)
         elif not plan.end:
@@ -214,7 +216,13 @@ class Engine:
                 for stream in streams:
                     self._texts.fail(stream, error)
                 return
-        self._texts.start(streams, self._frames.newest.slot, self._frames.newest.inputs)
+        self._texts.start(streams, self._frames.newest.slot, self._frames.newest.inputs,
+                          plan.piece[1] if plan.piece else None)
+
+    def _extend_prompt(self, request_id: int, tokens: int) -> None:
+        self._text_advanced = True
+        for stream in self._texts.find(request_id):
+            self._texts.extend_prompt(stream, tokens)
 
     def _start_on_own_prefix(self, streams: list[TextStream]) -> None:
         inputs = self._observation
@@ -232,8 +240,7 @@ class Engine:
         texts = self._texts
         steps = math.inf if plan.decode_steps is None else plan.decode_steps
         self._text_advanced = True
-        while steps > 0 and texts.running:
-            before = len(texts.running)
+        while steps > 0 and (before := len(texts.decoding)):
             texts.step()
             self._steps_done += 1
             steps -= 1
@@ -241,12 +248,13 @@ class Engine:
             now = self.clock()
             if changed or texts.expired(now):
                 break
-            if texts.waiting and len(texts.running) < before:
+            left = len(texts.decoding)
+            if texts.waiting and left < before:
                 break  # the slot that became free may serve the next
-            if now + self.costs.predict(Stage.DECODE, len(texts.running)) > plan.decode_until:
+            if now + self.costs.predict(Stage.DECODE, left) > plan.decode_until:
                 break
-        step = self.costs.predict(Stage.DECODE, max(1, len(texts.running)))
-        self.statistics.counters.late_decodes += self.clock() - plan.decode_until > step
+        step = self.costs.predict(Stage.DECODE, max(1, len(texts.decoding)))
+        self.statistics.counters.late_decodes += self.clock() - plan.act_by > step
 
     # -- state -------------------------------------------------------------------------------------------------------
 
@@ -275,13 +283,13 @@ class Engine:
                  and abs(observation.stamp_ns - newest.inputs.stamp_ns) / 1e9 <= self.config.scheduler.text_frame_age)
         return SchedulerState(
             deadlines=tuple(self._deadlines), acting=self._last_deadline is not None,
-            expected=self._last_deadline + self._period if self._period is not None else None,
+            expected=self._last_deadline + self._period if self._period is not None else None, period=self._period,
             has_observation=observation is not None, can_act=can_act, text_frame_ready=ready,
             action_prefilled=observation is not None and self._frames.holds(observation, self._instruction),
             waiting=tuple(Waiting(s.request.request_id, (s.request.priority, s.request.arrived), len(s.prompt),
                                   s.request.expires, s.request.own_prefix, s.blocked) for s in self._texts.waiting),
             running=tuple(Running(s.request.request_id, cache.frames[cache.branches[s.slot].frame].key,
-                                  s.request.expires) for s in self._texts.running),
+                                  s.request.expires, len(s.prompt) - s.prompted) for s in self._texts.running),
             free_branches=cache.free_branches - self.model.spec.action_branches,
             reserved_branches=int(self.config.max_branches > 1), free_frames=self._frames.free(),
             steps_done=self._steps_done)

@@ -21,6 +21,7 @@ from oxygen_ros.engine.requests import FinishReason
 from oxygen_ros.errors import ConfigError
 
 URGENT = 0  # priority of requests that somebody waits for
+LEAST_PIECE = 8  # tokens of a prompt that are worth a call of their own
 
 
 class Mode(enum.Enum):
@@ -72,11 +73,16 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Running:
-    """A request that decodes; `frame` counts prefills: of two frames the one with the lower count is older."""
+    """
+    A request that decodes; `frame` counts prefills: of two frames the one with the lower count is older.
+
+    :param prompt_left: tokens of its prompt that are not in its branch yet; until then it does not decode.
+    """
 
     request_id: int
     frame: int
     expires: float | None = None
+    prompt_left: int = 0
 
 
 @dataclass(frozen=True)
@@ -85,7 +91,8 @@ class SchedulerState:
     What the scheduler sees.
 
     :param deadlines: of the actions that are due next, ascending.
-    :param expected: the deadline that will probably be set next, None if that is unknown.
+    :param expected: the deadline that will probably be set next, None if that is unknown. :param period: seconds
+        between two deadlines, None if that is unknown.
     :param acting: actions are wanted, even if none is due just now.
     :param has_observation: there is one to prefill.
     :param can_act: it is recent enough to act on.
@@ -108,6 +115,7 @@ class SchedulerState:
     free_frames: int
     steps_done: int = 0
     expected: float | None = None
+    period: float | None = None
     reserved_branches: int = 0
 
 
@@ -121,8 +129,9 @@ class CyclePlan:
     :param skip: deadlines to give up before acting.
     :param prefill: prefill the newest observation for the texts in `start`.
     :param start: requests to start. :param own_prefix: each on a prefix of its own, which it prefills.
+    :param piece: (request, tokens): take only so many of the rest of its prompt. It is one that starts, or that runs.
     :param decode_steps: most decode steps; None is no limit in steps.
-    :param decode_until: no step may be expected to end after this time.
+    :param decode_until: no step may be expected to end after this time. :param act_by: the action has to begin then.
     :param wait_until: with nothing to do, sleep until then (or until something arrives).
     """
 
@@ -132,8 +141,10 @@ class CyclePlan:
     prefill: bool = False
     start: tuple[int, ...] = ()
     own_prefix: bool = False
+    piece: tuple[int, int] | None = None
     decode_steps: int | None = 0
     decode_until: float = math.inf
+    act_by: float = math.inf
     wait_until: float = math.inf
 
 
@@ -159,12 +170,18 @@ def plan_cycle(state: SchedulerState, now: float, costs: CostModel, config: Sche
         plan = _start_texts(state, now, text_by, costs, config)
         if plan is not None:
             return plan
-    if state.running:
+    unprompted = next((r for r in state.running if r.prompt_left), None)
+    if unprompted is not None:
+        piece = _piece(unprompted.prompt_left, math.inf if config.tokens_per_cycle else text_by - now, costs)
+        if piece:
+            return CyclePlan(piece=(unprompted.request_id, piece))
+    decoding = sum(not r.prompt_left for r in state.running)
+    if decoding:
         fixed = config.tokens_per_cycle if state.acting else 0
         steps = max(0, fixed - state.steps_done) if fixed else None
         until = math.inf if fixed else text_by
-        if steps != 0 and now + costs.predict(Stage.DECODE, len(state.running)) <= until:
-            return CyclePlan(decode_steps=steps, decode_until=until)
+        if steps != 0 and now + costs.predict(Stage.DECODE, decoding) <= until:
+            return CyclePlan(decode_steps=steps, decode_until=until, act_by=text_by)
     expiries = [r.expires for r in (*state.waiting, *state.running) if r.expires is not None]
     return CyclePlan(wait_until=min([start_by if state.deadlines else text_by, *expiries]))
 
@@ -193,6 +210,7 @@ def _start_texts(state: SchedulerState, now: float, text_by: float, costs: CostM
     timed = not alone and not config.tokens_per_cycle
     chosen: list[int] = []
     longest = 1
+    piece = None
     for request in sorted((r for r in state.waiting if not r.blocked), key=lambda r: r.order):
         usable = state.free_branches - (0 if request.order[0] == URGENT else state.reserved_branches)
         if len(chosen) >= (min(1, usable) if alone else usable):
@@ -204,6 +222,11 @@ def _start_texts(state: SchedulerState, now: float, text_by: float, costs: CostM
         padded = max(longest, request.prompt_tokens)
         cost = costs.predict(Stage.PREFILL) if prefill or own else 0.0
         if timed and now + cost + costs.predict(Stage.EXTEND, padded * (len(chosen) + 1)) > text_by:
+            if not own and _never_fits(request, cost, state, costs, config):
+                tokens = 0 if chosen else _piece(request.prompt_tokens, text_by - now - cost, costs)
+                if tokens:
+                    chosen, piece = [request.request_id], (request.request_id, tokens)
+                    break
             continue  # a shorter one may fit; this one comes first again after the action
         if own:
             return CyclePlan(start=(request.request_id,), own_prefix=True)
@@ -214,7 +237,25 @@ def _start_texts(state: SchedulerState, now: float, text_by: float, costs: CostM
     # A text must not push out others for a fresher frame: it waits until they end, or an action brings a new frame.
     if prefill and not state.free_frames:
         return None
-    return CyclePlan(prefill=prefill, start=tuple(chosen))
+    return CyclePlan(prefill=prefill, start=tuple(chosen), piece=piece)
+
+
+def _never_fits(request: Waiting, before: float, state: SchedulerState, costs: CostModel, config: SchedulerConfig,
+                ) -> bool:
+    """Return whether a prompt is longer than the time between two actions. :param before: seconds needed before it."""
+    if state.period is None:
+        return False
+    room = state.period - action_cost(costs, prefilled=False) - config.margin
+    return before + costs.predict(Stage.EXTEND, request.prompt_tokens) > room
+
+
+def _piece(tokens: int, seconds: float, costs: CostModel) -> int:
+    """Return how many of a prompt's tokens fit into some seconds; 0 if it is not worth a call."""
+    while costs.predict(Stage.EXTEND, tokens) > seconds:
+        if tokens <= LEAST_PIECE:
+            return 0
+        tokens = max(LEAST_PIECE, tokens // 2)
+    return tokens
 
 
 def _superseded(deadlines: tuple[float, ...], now: float, lead: float) -> int:

@@ -19,6 +19,7 @@ class TextStream:
 
     :param left_out: what its prompt lacks, in words; see `PromptBuilder.build`.
     :param copies: of one piece in a row that end the text; 0 is no limit.
+    :ivar prompted: tokens of its prompt that are in its branch.
     :ivar blocked: it waits for others of its conversation.
     :ivar said: all text handed out so far.
     """
@@ -31,6 +32,7 @@ class TextStream:
         self.inputs: PolicyInput | None = None
         self.last_token: int | None = None
         self.tokens = 0
+        self.prompted = 0
         self.blocked = False
         self.said = ''
         self._detokenizer = IncrementalDetokenizer(tokenizer)
@@ -55,6 +57,11 @@ class TextStream:
         if self._repetition.push(token):
             return FinishReason.REPETITION
         return FinishReason.LENGTH if self.tokens >= self.request.sampling.max_tokens else None
+
+    @property
+    def prompt_left(self) -> list[int]:
+        """The tokens of its prompt that are not in its branch yet; until there are none it does not decode."""
+        return self.prompt[self.prompted:]
 
     def due(self, now: float, interval: float) -> bool:
         """Return whether there is text to hand out and the last piece is long enough ago."""

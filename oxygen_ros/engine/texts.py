@@ -81,8 +81,17 @@ class Texts:
         """Whether the time limit of any text is over."""
         return any(stream.expired(now) for stream in (*self.waiting, *self.running))
 
-    def start(self, streams: list[TextStream], frame: int, inputs: PolicyInput) -> None:
-        """Start waiting texts on a frame: extend all their prompts at once."""
+    @property
+    def decoding(self) -> list[TextStream]:
+        """The running texts whose prompt is in their branch."""
+        return [stream for stream in self.running if stream.prompted == len(stream.prompt)]
+
+    def start(self, streams: list[TextStream], frame: int, inputs: PolicyInput, piece: int | None = None) -> None:
+        """
+        Start waiting texts on a frame: extend all their prompts at once.
+
+        :param piece: most tokens of a prompt to begin with.
+        """
         for stream in streams:
             stream.start(self._cache.open_branch(frame), inputs)
             self.waiting.remove(stream)
@@ -93,11 +102,16 @@ class Texts:
         if unprompted:
             self._begin_unprompted(unprompted, frame)
         if prompted:
-            self._extend(Stage.EXTEND, prompted, [stream.prompt for stream in prompted])
+            self._extend(Stage.EXTEND, prompted, [stream.prompt[:piece] for stream in prompted])
+
+    def extend_prompt(self, stream: TextStream, tokens: int) -> None:
+        """Take in the next tokens of a running text's prompt."""
+        self._extend(Stage.EXTEND, [stream], [stream.prompt_left[:tokens]])
 
     def step(self) -> None:
-        """Decode one token of every running text."""
-        self._extend(Stage.DECODE, list(self.running), [[stream.last_token] for stream in self.running])
+        """Decode one token of every running text that has its prompt."""
+        streams = self.decoding
+        self._extend(Stage.DECODE, streams, [[stream.last_token] for stream in streams])
 
     def fail(self, stream: TextStream, error: Exception) -> None:
         """End a text that made the model raise."""
@@ -158,6 +172,12 @@ class Texts:
                 for stream, row in zip(streams, tokens):
                     self._extend(stage, [stream], [row])
             return
+        if stage is Stage.EXTEND:
+            for stream, row in zip(streams, tokens):
+                stream.prompted += len(row)
+            if streams[0].prompt_left:  # a piece of one prompt: nothing follows yet
+                self._meter.measured(stage, len(tokens[0]), start, branches=1)
+                return
         chosen = self._choose(streams, logits)  # part of the step: sampling takes its time too
         self._meter.measured(stage, len(tokens) * max(map(len, tokens)), start, branches=len(streams))
         self._hand_out(streams, chosen)
