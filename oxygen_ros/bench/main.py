@@ -100,6 +100,6 @@ def check_writable(path: Path) -> None:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
+        path.open('a').close()
     except OSError as error:
         raise ConfigError(f'{str(path)!r} cannot be written ({error.strerror}): give another file') from error
