@@ -9,6 +9,7 @@ import torch
 from training_data import BATCH, CAMERAS, JOINTS, make_dataset, write_files
 
 from oxygen_ros.errors import ConfigError
+from oxygen_ros.evaluation.figures import Share
 from oxygen_ros.models.checkpoint_statistics import read_statistics
 from oxygen_ros.models.registry import LoadOptions, load_model, read_model_file
 from oxygen_ros.robot.robot_file import load_robot
@@ -143,7 +144,10 @@ def test_exported_checkpoint_loads_and_gives_the_logits_of_training(dataset, tmp
     learner = trainer(dataset, tmp_path / 'run', held_out=dataset)
     learner.run()
     target = tmp_path / 'checkpoint'
-    export(learner.folder, target, [])
+    found = Share(19, 20).to_dict()
+    (tmp_path / 'results.json').write_text(json.dumps({'parts': [
+        {'title': 'some episodes', 'modes': {'isolated': {'success': found}, 'shared_kv': {}}}]}))
+    export(learner.folder, target, [tmp_path / 'results.json'])
     model = load_model(read_model_file(str(tmp_path / 'model.yaml')), LoadOptions(target))
     assert not model.spec.random_weights and str(target) in model.spec.weights
     robot = load_robot(str(tmp_path / 'robot.yaml'))
@@ -158,6 +162,7 @@ def test_exported_checkpoint_loads_and_gives_the_logits_of_training(dataset, tmp
         assert torch.isfinite(trained.velocity).all()
     card = (target / 'README.md').read_text()
     assert 'The training is complete' in card and '| memory |' in card
+    assert '## some episodes' in card and '| success | 95.0 % (76.4 to 99.1, n 20) |  |' in card
     assert json.loads((target / 'tokenizer.json').read_text())['words'] == read_model_file(
         str(tmp_path / 'model.yaml')).content['words'].split()
 

@@ -55,7 +55,15 @@ def export(run: RunFolder, target: Path, results: list[Path]) -> None:
             raise ConfigError(f'{target}: {name} is not what was written: another program writes there too')
     parameters = sum(tensor.numel() for tensor in weights.values())
     (target / 'README.md').write_text(model_card(config, step, parameters, run.lines(), [
-        json.loads(path.read_text(encoding='utf-8')) for path in results]), encoding='utf-8')
+        part for path in results for part in _parts(path)]), encoding='utf-8')
+
+
+def _parts(path: Path) -> list[dict]:
+    """Return the parts of an evaluation that was written by `oxygen_ros evaluate --json`."""
+    try:
+        return json.loads(path.read_text(encoding='utf-8'))['parts']
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f'{path} holds no evaluation ({error}): make it with `oxygen_ros evaluate --json`') from error
 
 
 def _write(path: Path, content: dict) -> None:

@@ -8,12 +8,12 @@ from oxygen_ros.training.config import TrainingConfig
 
 
 def model_card(config: TrainingConfig, step: int, parameters: int, log: Sequence[Mapping],
-               results: Sequence[Mapping]) -> str:
+               parts: Sequence[Mapping]) -> str:
     """
     Return the card as Markdown.
 
     :param step: of the weights. :param log: lines of the run's log.
-    :param results: of `oxygen_ros evaluate --json`.
+    :param parts: of what `oxygen_ros evaluate --json` wrote.
     """
     last = config.vision_steps + config.steps
     state = 'The training is complete.' if step >= last else (
@@ -23,9 +23,9 @@ def model_card(config: TrainingConfig, step: int, parameters: int, log: Sequence
     lines = [
         f'# {config.model}', '',
         f"A vision-language-action policy of π0.5's family with {parameters / 1e6:.2f} million parameters for the "
-        'simulated OpenArm of this package: two arms at a table with one to four coloured objects. It points at what it is '
-        'told, answers questions about the scene, says what it does, and notes what lies where. Trained from scratch by '
-        '`oxygen_ros train` on frames of the simulator. It has never seen a real robot, and must not move one.',
+        'simulated OpenArm of this package: two arms at a table with one to four coloured objects. It points at what it '
+        'is told, answers questions about the scene, says what it does, and notes what lies where. Trained from scratch '
+        'by `oxygen_ros train` on frames of the simulator. It has never seen a real robot, and must not move one.',
         '',
         state, '', '## How it was made', '',
         f'* {config.data_frames:,} frames of `oxygen_ros dataset`. Recipe and seeds: `training.yaml`; curves: '
@@ -44,20 +44,20 @@ def model_card(config: TrainingConfig, step: int, parameters: int, log: Sequence
             alone, together = _percent(figures.get(f'first/text/{key}')), _percent(figures[f'all/text/{key}'])
             lines.append(f'| {key} | {alone} | {together} | {figures.get(f"all/count/{key}", "")} |')
         lines.append('')
-    for result in results:
-        lines += _evaluation(result)
+    for part in parts:
+        lines += _evaluation(part)
     return '\n'.join(lines)
 
 
-def _evaluation(result: Mapping) -> list[str]:
-    """Return the tables of one evaluation in the simulator."""
-    modes = result['modes']
+def _evaluation(part: Mapping) -> list[str]:
+    """Return the tables of one part of an evaluation."""
+    modes = part['modes']
     names = list(dict.fromkeys(name for figures in modes.values() for name in figures))
-    lines = [f'## In the simulator: {result["title"]}', '', '| | ' + ' | '.join(modes) + ' |',
-             '| --- |' + ' --- |' * len(modes)]
+    lines = [f'## {part["title"]}', '', '| | ' + ' | '.join(modes) + ' |', '| --- |' + ' --- |' * len(modes)]
     lines += [f'| {name} | ' + ' | '.join(figures.get(name, {}).get('text', '') for figures in modes.values()) + ' |'
               for name in names]
-    return [*lines, '']
+    lines += ['', *(f'* {name}: {figure["text"]}' for name, figure in part.get('agreement', {}).items())]
+    return [*lines, ''] if part.get('agreement') else lines
 
 
 def _percent(share: float | None) -> str:
