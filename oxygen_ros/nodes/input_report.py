@@ -96,7 +96,7 @@ class InputReport:
                         'is the camera frozen?')
 
     def ready(self, seconds: float) -> None:
-        """Note how long after the arrival of its last picture a frame was published."""
+        """Note how long after the arrival of its last picture a frame was ready."""
         self._ready.append(seconds)
 
     def frame(self, number: int, age_s: float, joints: JointSnapshot) -> None:

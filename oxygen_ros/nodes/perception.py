@@ -178,10 +178,10 @@ class PerceptionNode(Node):
         frame = self._synchronizer.take(now_ns)
         if frame is None:
             return
-        details = FrameDetails(frame.image_stamps, frame.image_tf_frames, frame.joints.stamp_ns)
-        self._frames.publish(frame_to_msg(frame.observation, details))
         if arrival_ns is not None:
             self._report.ready((time.time_ns() - arrival_ns) / 1e9)
+        details = FrameDetails(frame.image_stamps, frame.image_tf_frames, frame.joints.stamp_ns)
+        self._frames.publish(frame_to_msg(frame.observation, details))
         self._report.frame(frame.observation.number, (now_ns - frame.observation.stamp_ns) / 1e9, frame.joints)
 
 

@@ -49,7 +49,7 @@ class Measured:
 
     frames: int = 0
     late: list[float] = field(default_factory=list)  # publication of the newer picture -> frame is here
-    ready: list[float] = field(default_factory=list)  # its arrival at the node -> frame is published, medians
+    ready: list[float] = field(default_factory=list)  # its arrival at the node -> frame is ready, medians
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -84,9 +84,9 @@ def report(figures: dict[str, float]) -> str:
         f'{figures["cameras"]:.0f} JPEG cameras of {figures["width"]:.0f}x{figures["height"]:.0f} at '
         f'{figures["camera_rate"]:g} Hz, {figures["apart_ms"]:g} ms apart, '
         f'joint states at {figures["joint_rate"]:g} Hz:',
-        f'  {figures["frames_per_second"]:.1f} frames of 224 pixels per second',
+        f'  {figures["frames_per_second"]:.1f} frames per second',
         f'  {figures["cores"]:.3f} cores of CPU time in the perception node',
-        f'  arrival of the later picture -> frame is published: {figures["ready_ms_p50"]:.1f} ms (p50)',
+        f'  arrival of the later picture -> frame of 224 pixels is ready: {figures["ready_ms_p50"]:.1f} ms (p50)',
         f'  publication of the later picture -> frame is received: {figures["end_to_end_ms_p50"]:.1f} ms (p50), '
         f'{figures["end_to_end_ms_p99"]:.1f} ms (p99), two ways through DDS',
         f'  to decode and resize one picture alone took {figures["picture_ms_p50"]:.1f} ms (p50) in between'))
