@@ -21,7 +21,7 @@ class TrainingConfig:
     :param model, robot: names or paths of their files. :param seed: of weights, data order and noise.
     :param data_frames: frames of the dataset that are used, the first ones; 0 takes what there is at the start.
     :param first_frames: of them, those of the first step; 0: all.
-    :param frames_per_step: how many more are used step by step. So training can begin while the dataset is being made; a
+    :param frames_per_step: how many more are used step by step. So training can begin while the dataset is made; a
         step whose frames are not there waits for them.
     :param vision_steps: steps of the vision tower alone, with batches of `vision_frames`.
     :param steps: steps of everything, after those.

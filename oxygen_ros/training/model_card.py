@@ -23,9 +23,10 @@ def model_card(config: TrainingConfig, step: int, parameters: int, log: Sequence
     lines = [
         f'# {config.model}', '',
         f"A vision-language-action policy of π0.5's family with {parameters / 1e6:.2f} million parameters for the "
-        'simulated OpenArm of this package: two arms at a table with one to four coloured objects. It points at what it '
-        'is told, answers questions about the scene, says what it does, and notes what lies where. Trained from scratch '
-        'by `oxygen_ros train` on frames of the simulator. It has never seen a real robot, and must not move one.',
+        'simulated OpenArm of this package: two arms at a table with one to four coloured objects. It points at what '
+        'it is told, answers questions about the scene, says what it does, and notes what lies where. Trained '
+        'from scratch by `oxygen_ros train` on frames of the simulator. It has never seen a real robot, and must not '
+        'move one.',
         '',
         state, '', '## How it was made', '',
         f'* {config.data_frames:,} frames of `oxygen_ros dataset`. Recipe and seeds: `training.yaml`; curves: '
