@@ -316,7 +316,8 @@ def states(draw):
         running=tuple(Running(i, draw(st.integers(1, 4)), draw(expiries), draw(st.sampled_from([0, 0, 0, 5, 200])))
                       for i in ids[cut:]),
         free_branches=draw(st.integers(0, 4)), free_frames=draw(st.integers(0, 3)), steps_done=draw(st.integers(0, 9)),
-        expected=draw(st.none() | times), period=draw(st.none() | st.floats(0.01, 0.5)), reserved_branches=draw(st.integers(0, 1)))
+        expected=draw(st.none() | times), period=draw(st.none() | st.floats(0.01, 0.5)),
+        reserved_branches=draw(st.integers(0, 1)))
 
 
 configs = st.builds(SchedulerConfig, st.sampled_from(Mode), st.sampled_from([0, 0, 4]), st.sampled_from([0.0, 0.01]))

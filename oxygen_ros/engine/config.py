@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from oxygen_ros.engine.graphs import Graphs
 from oxygen_ros.engine.kv_cache import CacheSpec
 from oxygen_ros.engine.scheduler import SchedulerConfig
 from oxygen_ros.errors import ConfigError
@@ -24,7 +25,7 @@ class EngineConfig:
     :param stream_interval: shortest time in seconds between two pieces of one text; the first comes at once.
     :param history: exchanges of a conversation that are kept. :param repetitions: a text ends when a piece of it comes
         so many times in a row; 0 never.
-    :param packing: form in which a warm engine keeps the weights.
+    :param packing: form in which a warm engine keeps the weights. :param graphs: whether it replays CUDA graphs.
     :raises ConfigError: a value is out of range.
     """
 
@@ -40,6 +41,7 @@ class EngineConfig:
     history: int = 4
     repetitions: int = 0
     packing: Packing = Packing.AUTO
+    graphs: Graphs = Graphs.AUTO
 
     def __post_init__(self) -> None:
         for name, least in (('max_branches', 1), ('branch_tokens', 8), ('max_frames', 0), ('denoise_steps', 0),

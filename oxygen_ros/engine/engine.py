@@ -16,6 +16,7 @@ import torch
 from oxygen_ros.engine.config import EngineConfig
 from oxygen_ros.engine.cost_model import CostModel, Stage
 from oxygen_ros.engine.frames import Frames
+from oxygen_ros.engine.graphs import capture_for, use_graphs
 from oxygen_ros.engine.kv_cache import UnifiedKVCache
 from oxygen_ros.engine.meter import Meter, warm_up
 from oxygen_ros.engine.requests import ActionChunk, ActionSkipped, Event, FinishReason, TextRequest
@@ -130,14 +131,22 @@ class Engine:
     @torch.inference_mode()
     def warm_up(self, inputs: PolicyInput, rounds: int = 3) -> None:
         """
-        Pack the weights, and measure every stage, see `meter.warm_up`. Leaves no frame, branch or statistics behind.
+        Pack the weights, choose what replays graphs, and measure every stage, see `meter.warm_up`. Leaves no frame,
+        branch or statistics behind.
 
         :param inputs: an observation like those to come (same cameras and state), for example black pictures.
         """
+        def measure() -> CostModel:
+            warm_up(self.model, self.cache, self._meter, inputs, self._instruction, self._denoise_steps(), rounds)
+            return self.costs
+
         network = getattr(self.model, 'network', None)
         if isinstance(network, torch.nn.Module):
             pack(network, self.config.packing)
-        warm_up(self.model, self.cache, self._meter, inputs, self._instruction, self._denoise_steps(), rounds)
+            use_graphs(self.config.graphs, network, self.cache,
+                       capture_for(self.config.graphs, self.model.spec.device), measure)
+        else:
+            measure()
         self.statistics.reset(self.clock())
 
     def begin(self, instruction: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +22,7 @@ from oxygen_ros.models.layers import (
     time_embedding,
 )
 from oxygen_ros.models.realtime_chunking import ChunkingMethod, PreviousChunk
+from oxygen_ros.models.static_shapes import StaticDenoise
 
 
 class ExpertLayer(nn.Module):
@@ -44,11 +46,13 @@ class Place:
     :param cos, sin: tables of `full_turn` for its positions, [horizon, 1, head_dim].
     :param layers: per layer, views of the frame's slot: where its own keys and values go, [2, kv_heads, horizon,
         head_dim], and the keys and values that it sees, prefix and own, [1, kv_heads, tokens, head_dim].
+    :param seen: bool [1, 1, 1, tokens], which of these; None: all.
     """
 
     cos: torch.Tensor
     sin: torch.Tensor
     layers: tuple[tuple[torch.Tensor, torch.Tensor, torch.Tensor], ...]
+    seen: torch.Tensor | None = None
 
 
 class ActionExpert(nn.Module):
@@ -72,6 +76,8 @@ class ActionExpert(nn.Module):
         self.register_buffer('cos', cos.unsqueeze(1), persistent=False)
         self.register_buffer('sin', sin.unsqueeze(1), persistent=False)
         self._schedules: dict[int, list[list[torch.Tensor]]] = {}
+        # Of caches behind whose frames denoising replays graphs.
+        self.static: WeakKeyDictionary[UnifiedKVCache, StaticDenoise] = WeakKeyDictionary()
 
     def condition(self, t: float) -> torch.Tensor:
         """Return the time condition [width] of flow time t: two linear layers, each followed by SiLU."""
@@ -109,9 +115,17 @@ class ActionExpert(nn.Module):
             self._schedules[steps] = [self.modulation(1.0 - step / steps) for step in range(steps)]
         if previous is not None and previous.method is ChunkingMethod.TRAINED:
             return self._denoise_behind(previous, noise, cache, frame, steps)
-        x, place = noise, self.place(cache, frame)
+        static = self.static.get(cache)
+        if static is not None and previous is None:
+            return static.denoise(noise, frame, steps)
+        return self.integrate(noise, self.place(cache, frame), steps, previous)
+
+    def integrate(self, noise: torch.Tensor, place: Place, steps: int, previous: PreviousChunk | None = None,
+                  ) -> torch.Tensor:
+        """Do the Euler steps of `denoise`, whose schedule is there already."""
+        x = noise
         for step, modulation in enumerate(self._schedules[steps]):
-            velocity = self.velocity(x, modulation, cache, frame, place)
+            velocity = self._velocity(x, modulation, place)
             if previous is not None:
                 velocity = previous.guide(velocity, x, 1.0 - step / steps)
             x = torch.sub(x, velocity, alpha=1 / steps)
@@ -126,27 +140,38 @@ class ActionExpert(nn.Module):
         x, place = torch.where(fixed, actions, noise), self.place(cache, frame)
         for modulation in self._schedules[steps]:
             mixed = [torch.where(fixed, end, now) for end, now in zip(over, modulation)]
-            x = torch.where(fixed, actions, x - self.velocity(x, mixed, cache, frame, place) / steps)
+            x = torch.where(fixed, actions, x - self._velocity(x, mixed, place) / steps)
         return x
 
     def place(self, cache: UnifiedKVCache, frame: int) -> Place:
         """Return where the chunk stands in a frame's slot."""
-        state, dtype = cache.frames[frame], cache.spec.dtype
-        first, end = state.next_position, state.length + self.horizon
-        cos, sin = (table[first:first + self.horizon].to(dtype) for table in (self.cos, self.sin))
-        seen = cache.frame_kv[:, :, frame, :, :end].unsqueeze(2)
-        return Place(*full_turn(cos, sin), tuple((kv[:, 0, :, state.length:], *kv) for kv in seen))
+        state = cache.frames[frame]
+        positions = slice(state.next_position, state.next_position + self.horizon)
+        return self.place_at(cache.frame_kv[:, :, frame, :, :state.length + self.horizon], state.length, positions)
+
+    def place_at(self, slot: torch.Tensor, own: int, positions: torch.Tensor | slice, seen: torch.Tensor | None = None,
+                 ) -> Place:
+        """
+        Return a place in a slot [layers, 2, kv_heads, tokens, head_dim].
+
+        :param own: token where the keys of the chunk go. :param positions: of the actions.
+        :param seen: bool [tokens]; None sees all.
+        """
+        cos, sin = (table[positions].to(slot.dtype) for table in (self.cos, self.sin))
+        return Place(*full_turn(cos, sin), tuple((kv[:, 0, :, own:], *kv) for kv in slot.unsqueeze(2)),
+                     None if seen is None else seen[None, None, None])
 
     def velocity(self, x: torch.Tensor, modulation: list[torch.Tensor], cache: UnifiedKVCache, frame: int,
-                 place: Place | None = None) -> torch.Tensor:
+                 ) -> torch.Tensor:
         """
         Return the velocity float32 [horizon, action_dim] of the sample x at the flow time of `modulation`.
 
         :param modulation: see `modulation`; [width] each, or [horizon, width] for a time of its own for each action.
-        :param place: of the frame, when several steps share it.
         """
+        return self._velocity(x, modulation, self.place(cache, frame))
+
+    def _velocity(self, x: torch.Tensor, modulation: list[torch.Tensor], place: Place) -> torch.Tensor:
         c, horizon = self.config, self.horizon
-        place = place or self.place(cache, frame)
         h = self.action_in(x.to(self.action_in.weight.dtype)).to(place.cos.dtype)
         parts = iter(modulation)
         for layer, (scratch, keys, values) in zip(self.layers, place.layers):
@@ -157,7 +182,7 @@ class ActionExpert(nn.Module):
             # Query heads of one key head are rows of one query: [kv_heads, horizon * groups, head_dim].
             q = qkv[:, :c.heads].reshape(horizon, c.kv_heads, c.groups, c.head_dim).transpose(0, 1).reshape(
                 1, c.kv_heads, horizon * c.groups, c.head_dim)
-            out = F.scaled_dot_product_attention(q, keys, values)
+            out = F.scaled_dot_product_attention(q, keys, values, place.seen)
             out = out.view(c.kv_heads, horizon, c.groups * c.head_dim).transpose(0, 1).reshape(horizon, -1)
             h = torch.addcmul(h, layer.out(out), gate)
             scale, shift, gate = next(parts), next(parts), next(parts)

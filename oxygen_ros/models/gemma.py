@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +13,7 @@ from torch import nn
 from oxygen_ros.engine.attention import BranchBatch, attend_branches, make_batch
 from oxygen_ros.engine.kv_cache import UnifiedKVCache
 from oxygen_ros.models.layers import Activation, GatedLinear, Linear, full_turn, rms_norm, rotary_table, rotate_
+from oxygen_ros.models.static_shapes import StaticDecode
 
 HEAD_ROWS = 8192  # of a head in bfloat16 that are widened at a time
 
@@ -94,6 +96,8 @@ class GemmaDecoder(nn.Module):
         cos, sin = rotary_table(positions, config.head_dim, theta)
         self.register_buffer('cos', cos.unsqueeze(1), persistent=False)
         self.register_buffer('sin', sin.unsqueeze(1), persistent=False)
+        # Of caches on which decode steps replay graphs.
+        self.static: WeakKeyDictionary[UnifiedKVCache, StaticDecode] = WeakKeyDictionary()
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return token embeddings times sqrt(width), as Gemma wants them: int64 [...] -> [..., width]."""
@@ -143,6 +147,9 @@ class GemmaDecoder(nn.Module):
         c, device = self.config, self.embedding.weight.device
         counts = [len(row) for row in tokens]
         branches, width = len(slots), max(counts)
+        static = self.static.get(cache)
+        if static is not None and width == 1:
+            return static.step(slots, [row[0] for row in tokens])
         dtype = cache.spec.dtype
         batch = make_batch(cache, slots, counts, c.groups, dtype)
         starts = [cache.next_position(slot) for slot in slots]

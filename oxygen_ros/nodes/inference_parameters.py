@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from oxygen_ros.engine.engine import EngineConfig
+from oxygen_ros.engine.graphs import Graphs
 from oxygen_ros.engine.requests import BargeIn
 from oxygen_ros.engine.scheduler import Mode, SchedulerConfig
 from oxygen_ros.memory.keeper import MemoryKeeper
@@ -42,6 +43,9 @@ PARAMETERS = (
     NodeParameter('packing', Packing.AUTO.value, 'Form in which the weights are kept: as loaded (plain), column by '
                   'column, or in the blocks of oneDNN; auto takes what is best for device and dtype.',
                   choices=tuple(form.value for form in Packing)),
+    NodeParameter('graphs', Graphs.AUTO.value, 'Replay decode steps and denoising as CUDA graphs; auto where a '
+                  'measurement at the start finds them faster. Without a CUDA device there are none.',
+                  choices=tuple(choice.value for choice in Graphs)),
     NodeParameter('threads', 0, 'CPU threads of torch; 0 takes half of the cores.', 0, 1024),
     NodeParameter('seed', 0, 'Seed of random weights, action noise and sampling.', 0, 2**31 - 1),
     NodeParameter('mode', Mode.CONTINUOUS_BATCHING.value, 'How tasks share the model.',
@@ -118,7 +122,8 @@ def session_settings(values: Mapping[str, Any]) -> SessionSettings:
         scheduler, max_branches=values['max_branches'], branch_tokens=values['branch_tokens'],
         max_frames=values['max_frames'], kv_budget_mib=values['kv_budget_mib'],
         denoise_steps=values['action.denoise_steps'], seed=values['seed'], max_frame_age=values['max_frame_age'],
-        stream_interval=values['stream_interval'], packing=Packing(values['packing']), history=values['answer.history'],
+        stream_interval=values['stream_interval'], packing=Packing(values['packing']),
+        graphs=Graphs(values['graphs']), history=values['answer.history'],
         repetitions=values['text_repetitions'])
     chunking = values['action.chunking']
     continuation = ContinuationSettings(None if chunking == 'off' else ChunkingMethod(chunking),
