@@ -50,8 +50,8 @@ from oxygen_ros.tasks.session import Session
 class InferenceNode(LifecycleNode):
     """Lifecycle node around a Session and its Worker. The topics are in the design's table and in README.md."""
 
-    def __init__(self) -> None:
-        super().__init__('inference')
+    def __init__(self, **options) -> None:
+        super().__init__('inference', **options)
         refuse_impossible_transitions(self)
         self.values = declare_parameters(self, PARAMETERS)
         self.session: Session | None = None
