@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib import metadata
 
 import numpy as np
 import pytest
@@ -189,6 +190,9 @@ def test_viewer_without_a_display_says_so(simulation, monkeypatch):
 
 
 def test_simulator_that_is_not_installed_says_how_to(monkeypatch):
-    monkeypatch.setitem(sys.modules, 'openarm_mujoco.v2', None)
-    with pytest.raises(ConfigError, match=r'oxygen_ros\[simulation\]'):
+    monkeypatch.setattr(metadata, 'files', lambda name: None)
+    with pytest.raises(ConfigError, match=r'needs openarm-mujoco: .* oxygen_ros\[simulation\]'):
+        robot.build_model()
+    monkeypatch.setitem(sys.modules, 'mujoco', None)
+    with pytest.raises(ConfigError, match='needs mujoco'):
         robot.build_model()

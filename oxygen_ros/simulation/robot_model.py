@@ -7,10 +7,14 @@ meshes: at the size of the pictures they look the same, and they render ten time
 
 from __future__ import annotations
 
+from importlib import metadata
+from pathlib import Path
+
 import numpy as np
 
 from oxygen_ros.errors import ConfigError
 
+ROBOT_FILE = 'openarm_bimanual.xml'
 ARMS = ('left', 'right')
 ARM_JOINTS = {arm: tuple(f'openarm_{arm}_joint{number}' for number in range(1, 8)) for arm in ARMS}
 JOINTS = (*ARM_JOINTS['left'], *ARM_JOINTS['right'])  # what a policy sees and moves
@@ -38,6 +42,7 @@ WRIST_FOV = 70.0  # degrees
 TIMESTEP = 0.002  # s
 MAX_IMAGE_SIZE = 1280  # pixels
 IMAGE_SIZE = 112  # pixels: what a policy sees
+_NOT_INSTALLED = ("the simulator needs {}: install it with pip install 'oxygen_ros[simulation]' (make setup does)")
 
 
 def rest_pose() -> dict[str, float]:
@@ -51,17 +56,33 @@ def rest_pose() -> dict[str, float]:
 
 def import_mujoco():
     """
-    Import mujoco.
+    Return the module mujoco.
 
-    :raises ConfigError: it or the robot is not installed.
+    :raises ConfigError: it is not installed.
     """
     try:
         import mujoco
-        import openarm_mujoco.v2
-    except ImportError as error:
-        raise ConfigError(f"the simulator needs {error.name}: install it with pip install 'oxygen_ros[simulation]' "
-                          '(make setup does)') from None
-    return mujoco, openarm_mujoco.v2
+    except ImportError:
+        raise ConfigError(_NOT_INSTALLED.format('mujoco')) from None
+    return mujoco
+
+
+def robot_folder() -> Path:
+    """
+    Return the folder of the package openarm-mujoco that holds openarm_bimanual.xml and assets/.
+
+    Its files lie beside Python's, where exactly depends on how it was installed: pip knows.
+
+    :raises ConfigError: it is not installed.
+    """
+    try:
+        files = metadata.files('openarm-mujoco') or []
+    except metadata.PackageNotFoundError:
+        files = []
+    for file in files:
+        if file.parts[-2:] == ('v2', ROBOT_FILE) and (path := Path(file.locate())).is_file():
+            return path.parent
+    raise ConfigError(_NOT_INSTALLED.format('openarm-mujoco'))
 
 
 def build_model():
@@ -72,8 +93,8 @@ def build_model():
         one geom each, of the same name.
     :raises ConfigError: mujoco or the robot is not installed.
     """
-    mujoco, openarm = import_mujoco()
-    spec = mujoco.MjSpec.from_file(openarm.openarm_bimanual_xml())
+    mujoco, folder = import_mujoco(), robot_folder()
+    spec = mujoco.MjSpec.from_file(str(folder / ROBOT_FILE))
     _show_collision_meshes(spec)
     for body in spec.bodies:
         if body.name in ('openarm_left_base_link', 'openarm_right_base_link'):
@@ -94,7 +115,7 @@ def build_model():
     spec.stat.extent = 1.0  # m: the unit of znear
     spec.visual.map.znear = 0.005  # hands and objects come near to the wrist cameras
     spec.visual.map.zfar = 20.0
-    _add_surroundings(mujoco, spec, openarm)
+    _add_surroundings(mujoco, spec, folder)
     return spec.compile()
 
 
@@ -115,7 +136,7 @@ def _show_collision_meshes(spec) -> None:
         spec.delete(material)
 
 
-def _add_surroundings(mujoco, spec, openarm) -> None:
+def _add_surroundings(mujoco, spec, folder) -> None:
     shape = mujoco.mjtGeom
     ghost = {'contype': 0, 'conaffinity': 0}
     world = spec.worldbody
@@ -131,7 +152,7 @@ def _add_surroundings(mujoco, spec, openarm) -> None:
     table.add_geom(name='table', type=shape.mjGEOM_BOX, size=(*TABLE_HALF_SIZE, 0.02), rgba=(0.7, 0.6, 0.5, 1))
     world.add_geom(name='mat', type=shape.mjGEOM_BOX, pos=(*MAT_CENTRE, TABLE_HEIGHT), size=(*MAT_HALF_SIZE, 0.0008),
                    rgba=(0.85, 0.85, 0.85, 1), **ghost)
-    spec.add_mesh(name='torso', file=openarm.asset_path('assets/collision/body_link0_symp.stl'), scale=(0.001,) * 3)
+    spec.add_mesh(name='torso', file=str(folder / 'assets/collision/body_link0_symp.stl'), scale=(0.001,) * 3)
     world.add_geom(name='torso', type=shape.mjGEOM_MESH, meshname='torso', rgba=(0.25, 0.25, 0.27, 1), **ghost)
     world.add_geom(name='neck', type=shape.mjGEOM_CYLINDER, pos=(0, 0, SHOULDER_HEIGHT + 0.12), size=(0.035, 0.10, 0),
                    rgba=(0.25, 0.25, 0.27, 1), **ghost)

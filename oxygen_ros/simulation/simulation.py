@@ -55,7 +55,7 @@ class Simulation:
             raise ConfigError(f'pictures of {image_size} pixels cannot be made: 8 to {robot.MAX_IMAGE_SIZE}')
         if render:
             choose_backend()
-        self._mujoco = robot.import_mujoco()[0]
+        self._mujoco = robot.import_mujoco()
         self.model = robot.build_model()
         self.data = self._mujoco.MjData(self.model)
         self.renderer = Renderer(self.model) if render else None
