@@ -100,9 +100,9 @@ class Lockstep:
             until = self._cycle()
             if until is None:
                 continue
-            if until == FOREVER:
-                break  # they wait for a frame that will never come
-            self.clock.now_ns = max(self.clock.now_ns + 1, until)
+            if not engine.status().running:
+                break  # what waits does so for a frame that will never come
+            self.clock.now_ns = until
         engine.end()
 
     def _cycle(self) -> int | None:
