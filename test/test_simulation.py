@@ -191,7 +191,7 @@ def test_viewer_without_a_display_says_so(simulation, monkeypatch):
 
 def test_simulator_that_is_not_installed_says_how_to(monkeypatch):
     monkeypatch.setattr(metadata, 'files', lambda name: None)
-    with pytest.raises(ConfigError, match=r'needs openarm-mujoco: .* oxygen_ros\[simulation\]'):
+    with pytest.raises(ConfigError, match=r'needs openarm-mujoco: .*oxygen_ros\[simulation\]'):
         robot.build_model()
     monkeypatch.setitem(sys.modules, 'mujoco', None)
     with pytest.raises(ConfigError, match='needs mujoco'):
