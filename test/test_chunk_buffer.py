@@ -137,6 +137,21 @@ def test_first_chunk_blends_in_from_the_measured_position():
     assert ways[-1] == pytest.approx([0, 0])
 
 
+def test_first_chunk_takes_its_own_time_and_later_ones_do_not_shorten_it():
+    buffer = started([0.5, 0.5], blend_ns=50 * MS, start_ns=400 * MS)
+    ways = []
+    for now in range(0, 401, 10):
+        if now % 100 == 0 and now < 400:
+            buffer.push(chunk([0.0] * 10, now, frame=now), now * MS)  # takes over what is left of the way
+        ways.append(buffer.sample(now * MS).positions[0])
+    speeds = np.diff(ways) / 0.01
+    assert ways[0] == pytest.approx(0.5) and ways[-1] == pytest.approx(0.0, abs=1e-9)
+    assert (speeds <= 1e-9).all() and speeds.min() > -2.5  # 50 ms would take 15 rad/s
+    assert np.abs(np.diff(speeds)).max() < 0.4
+    buffer.push(chunk([0.2] * 10, 500, frame=3), 500 * MS)
+    assert buffer.sample(550 * MS).positions[0] == pytest.approx(0.2)  # from then on the usual time
+
+
 @pytest.mark.parametrize('interpolation', Interpolation)
 def test_position_and_velocity_are_continuous_when_chunks_take_over(interpolation):
     generator = np.random.default_rng(1)

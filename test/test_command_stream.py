@@ -67,6 +67,18 @@ def test_stop_holds_at_once_until_resume(stream):
     assert stream.push(chunk([0.5, 0.5], 1200, frame=3), 1200 * MS)[0] is PushResult.STARTED
 
 
+def test_result_of_a_request_from_before_the_stop_is_ignored_after_it(stream):
+    stream.measured(NAMES, np.zeros(2))
+    stream.push(chunk([0.5, 0.5], 0), 0)
+    stream.stop(100 * MS)
+    stream.resume(200 * MS)
+    assert stream.push(chunk([0.9, 0.9], 150, frame=2), 250 * MS) == (PushResult.OLDER_FRAME, None)
+    assert stream.push(chunk([0.9, 0.9], 210, frame=3), 260 * MS)[0] is PushResult.STARTED
+    stream.clear()  # the clock jumped back: times from before say nothing
+    stream.measured(NAMES, np.zeros(2))
+    assert stream.push(chunk([0.1, 0.1], 10, frame=4), 20 * MS)[0] is PushResult.STARTED
+
+
 def test_trajectory_is_limited_like_the_commands(stream):
     stream.measured(NAMES, np.zeros(2))
     result, trajectory = stream.push(chunk([9.0, 9.0], 0), 0)

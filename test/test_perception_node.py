@@ -17,6 +17,7 @@ from std_msgs.msg import Header
 
 from oxygen_ros.errors import ConfigError
 from oxygen_ros.msg import Frame
+from oxygen_ros.nodes import input_report
 from oxygen_ros.nodes.conversion import observation_from_msg, time_from_msg, time_to_msg
 from oxygen_ros.nodes.perception import PerceptionNode
 
@@ -158,6 +159,37 @@ def test_camera_that_stops_is_reported_as_late_and_recovers(ros_graph):
     left = Cameras(ros_graph, '/left/image_raw')
     left.publish_until(raw_image, lambda: says(diagnostics, "'right'", '/right/image_raw', 'nothing for'))
     both.publish_until(raw_image, lambda: says(diagnostics, "'right'", 'ok') and says(diagnostics, ': frames', 'ok'))
+
+
+def test_publisher_that_has_not_begun_is_no_error_yet(ros_graph, monkeypatch):
+    monkeypatch.setattr(input_report, 'DISCOVERY_SECONDS', 0.1)
+    ros_graph.add(PerceptionNode, **TWO_CAMERAS, input_timeout=0.2)
+    diagnostics = ros_graph.listen(DiagnosticArray, '/diagnostics')
+    waiting = Cameras(ros_graph, '/left/image_raw', '/right/image_raw')  # such as a replay that waits for a model
+    waiting.connected()
+    assert ros_graph.spin_until(lambda: says(diagnostics, "'left'", '/left/image_raw', 'has sent nothing yet')
+                                and says(diagnostics, ': frames', 'no frame yet', "'left'", "'right'"))
+    assert latest_status(diagnostics, "'left'").level == DiagnosticStatus.WARN
+    assert latest_status(diagnostics, ': frames').level == DiagnosticStatus.WARN
+    monkeypatch.setattr(input_report, 'BEGIN_SECONDS', 0.1)  # that long nothing waits
+    assert ros_graph.spin_until(lambda: says(diagnostics, "'left'", 'no message comes'))
+    assert latest_status(diagnostics, ': frames').level == DiagnosticStatus.ERROR
+
+
+def test_camera_that_sends_the_same_picture_again_and_again_is_reported(ros_graph, monkeypatch):
+    monkeypatch.setattr(input_report, 'STILL_SECONDS', 0.2)
+    ros_graph.add(PerceptionNode, **TWO_CAMERAS)
+    diagnostics = ros_graph.listen(DiagnosticArray, '/diagnostics')
+    left = Cameras(ros_graph, '/left/image_raw').publishers[0]
+
+    def make(index, stamp_ns):
+        left.publish(raw_image(7, stamp_ns))
+        return raw_image(index, stamp_ns)
+
+    Cameras(ros_graph, '/right/image_raw').publish_until(
+        make, lambda: says(diagnostics, "'left'", 'the same picture', 'frozen'), period=0.03)
+    assert int(values(latest_status(diagnostics, "'left'"))['unchanged']) >= 10
+    assert latest_status(diagnostics, "'right'").level == DiagnosticStatus.OK
 
 
 def test_other_message_type_is_explained(ros_graph, ros_domain):
@@ -338,6 +370,7 @@ def test_video_file_is_a_camera_beside_a_topic(ros_graph, tmp_path):
     ({'camera_topics': ['/left/image_raw', '/depth/compressedDepth']}, 'compressedDepth, which no model here takes'),
     ({'robot': 'nobody'}, "unknown robot 'nobody'"),
     ({'missing_cameras': ['optional'] * 3}, '3 values for the 2 cameras'),
+    ({'hold_time': [0.1, 0.2, 0.3]}, '3 values for the 2 cameras'),
     ({'missing_cameras': ['sometimes']}, "'sometimes' is not one of"),
     ({'image_height': 5, 'image_width': 0}, 'set both, or neither'),
     ({'joints': ['a', 'a']}, 'twice'),

@@ -24,7 +24,8 @@ PARAMETERS = (
                   'CompressedImage, or by the topic name (ends in /compressed).', choices=IMAGE_TYPES),
     NodeParameter('missing_cameras', ('required',), 'What a frame does without a picture of a camera, one for all or '
                   'one per camera: wait for it, leave it out, or hold its last picture.', choices=POLICIES),
-    NodeParameter('hold_time', 0.5, 'Age up to which a picture is held, in seconds.', 0.0, 60.0),
+    NodeParameter('hold_time', (0.5,), 'Age up to which a picture is held, in seconds, one for all or one per camera.',
+                  0.0, 60.0),
     NodeParameter('video_sources', (), 'Cameras that are no topics: name=location, the location a video file, '
                   '/dev/video0, 0, or a URL.'),
     NodeParameter('video_loop', False, 'Play video files again and again.'),
@@ -142,9 +143,10 @@ def _cameras(values: Mapping[str, Any], robot: Robot | None) -> tuple[CameraInpu
                           'takes: give a colour topic')
     types = _per_camera('camera_types', values['camera_types'], names)
     policies = _per_camera('missing_cameras', values['missing_cameras'], names)
+    holds = _per_camera('hold_time', values['hold_time'], names)
     return tuple(
         CameraInput(
-            Camera(name, MissingPolicy(policies[name]), _nanoseconds(values['hold_time'])),
+            Camera(name, MissingPolicy(policies[name]), _nanoseconds(holds[name])),
             topic='' if name in sources else topic_of[name],
             compressed=types[name] == 'compressed' or (types[name] == 'auto' and name not in sources
                                                        and topic_of[name].endswith('/compressed')),
@@ -152,7 +154,7 @@ def _cameras(values: Mapping[str, Any], robot: Robot | None) -> tuple[CameraInpu
         for name in names)
 
 
-def _per_camera(parameter: str, given: tuple[str, ...], names: tuple[str, ...]) -> dict[str, str]:
+def _per_camera(parameter: str, given: tuple[Any, ...], names: tuple[str, ...]) -> dict[str, Any]:
     if len(given) not in (1, len(names)):
         raise ConfigError(f'parameter {parameter}: {len(given)} values for the {len(names)} cameras {list(names)}: '
                           'give one for all or one per camera')
