@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
 from oxygen_ros.bench.lane import FrameRecord
-from oxygen_ros.bench.measured_model import synchronise
+from oxygen_ros.bench.measured_model import MeasuredModel, synchronise
 from oxygen_ros.engine.config import EngineConfig
 from oxygen_ros.engine.kv_cache import UnifiedKVCache
 from oxygen_ros.engine.scheduler import Mode
@@ -20,10 +21,12 @@ class BareLane:
     Calls a model as the engine has to, on a cache of the same size.
 
     No token is chosen: what is fed back does not change the work.
+
+    Threads: the model runs in a thread of its own, as the engine's does, for memory is had at other costs there.
     """
 
     def __init__(self, model: VLAModel, config: EngineConfig, instruction: str) -> None:
-        self._model, self._config, self._instruction = model, config, instruction
+        self._model, self._config, self._instruction = MeasuredModel(model), config, instruction
         frames = config.max_frames or config.max_branches + 2
         self.cache = UnifiedKVCache(model.spec.cache_spec(frames, config.max_branches, config.branch_tokens))
         self._noise = torch.randn((model.spec.horizon, model.spec.action_dim),
@@ -32,11 +35,20 @@ class BareLane:
         self._running: dict[int, int] = {}  # branch slot -> tokens that are still to come
         self._newest: int | None = None
         self._tokens = 0
+        self._thread = ThreadPoolExecutor(1, 'bare')
 
-    @torch.inference_mode()
     def run_frame(self, inputs: PolicyInput, lengths: Sequence[int]) -> FrameRecord:
         """Do what `Lane.run_frame` has the engine do."""
+        return self._thread.submit(self._run_frame, inputs, lengths).result()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._thread.shutdown()
+
+    @torch.inference_mode()
+    def _run_frame(self, inputs: PolicyInput, lengths: Sequence[int]) -> FrameRecord:
         synchronise(self._model.spec.device)
+        self._model.take()
         self._tokens, wall, cpu = 0, time.perf_counter(), time.process_time()
         mode = self._config.scheduler.mode
         frame = self._prefill(inputs)
@@ -57,7 +69,8 @@ class BareLane:
                 while self._running:
                     self._step()
         synchronise(self._model.spec.device)
-        return FrameRecord(inputs.number, time.perf_counter() - wall, time.process_time() - cpu, self._tokens)
+        return FrameRecord(inputs.number, time.perf_counter() - wall, time.process_time() - cpu, self._tokens,
+                           calls=self._model.take(), began=wall)
 
     def _prefill(self, inputs: PolicyInput) -> int:
         frame = self.cache.acquire_frame(inputs.number)

@@ -162,8 +162,10 @@ def _lanes(model: VLAModel, settings: BenchSettings, schedule: Sequence[Sequence
             lanes.append((mode, lane, BareLane(model, config, instruction) if settings.bare else None))
         yield lanes
     finally:
-        for _, lane, _ in lanes:
+        for _, lane, bare in lanes:
             lane.stop()
+            if bare is not None:
+                bare.stop()
 
 
 def engine_config(model: VLAModel, settings: BenchSettings, schedule: Sequence[Sequence[int]], mode: Mode,
@@ -193,14 +195,16 @@ def _run(case: CaseRecord, lane: Lane, bare: BareLane | None, inputs: Inputs, nu
     def bare_frame() -> None:
         record = bare.run_frame(inputs.observation(number), lengths)
         if counts:
-            mode.bare.append(record)
-            if record.tokens != mode.frames[-1].tokens and len(mode.frames) == len(mode.bare):
-                raise BenchFailed(f'{lane.name}: frame {number} is {record.tokens} tokens without the engine and '
-                                  f'{mode.frames[-1].tokens} with it')
+            mode.bare.append(record if len(mode.bare) < DETAILED else replace(record, calls=[]))
 
-    engine_frame()
-    if bare is not None:
-        bare_frame()
+    if bare is None:
+        engine_frame()
+        return
+    for work in (engine_frame, bare_frame) if number % 2 else (bare_frame, engine_frame):
+        work()
+    if counts and mode.bare[-1].tokens != mode.frames[-1].tokens:
+        raise BenchFailed(f'{lane.name}: frame {number} is {mode.bare[-1].tokens} tokens without the engine and '
+                          f'{mode.frames[-1].tokens} with it')
 
 
 def _finish(record: ModeRecord, lane: Lane) -> None:

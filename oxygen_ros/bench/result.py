@@ -53,13 +53,14 @@ def _mode_result(record: ModeRecord, spec: ModelSpec, probes: Probes) -> dict:
         'first_token': _json(record.first_token), 'finished_text': _json(record.finished),
         'batch': float(np.mean(decoded)) if decoded else 0.0, 'batch_slots': record.slots,
         'kv_bytes': frames[-1].kv_bytes, 'kv_bytes_peak': record.kv_peak, 'kv_bytes_pools': record.kv_allocated,
-        'split_wall': _split(record, 'wall', probes.wall), 'split_cpu': _split(record, 'cpu', probes.cpu),
+        'split_wall': _split(frames, 'wall', probes.wall), 'split_cpu': _split(frames, 'cpu', probes.cpu),
         'timeline': _timeline(_usual(frames)),
         'joules': _json([frame.joules for frame in frames if frame.joules is not None]),
     }
     if record.bare:
         bare = [frame.cpu for frame in record.bare]
         result['bare_cpu'] = Figures.of(bare).as_json()
+        result['bare_split_cpu'] = _split(record.bare, 'cpu', probes.cpu)
         result['engine_overhead_cpu'] = median_ratio(cpu, bare) - 1
         result['engine_overhead_wall'] = median_ratio(wall, [frame.wall for frame in record.bare]) - 1
     return result
@@ -70,13 +71,13 @@ def _json(values: Sequence[float]) -> dict | None:
     return None if figures is None else figures.as_json()
 
 
-def _split(record: ModeRecord, clock: str, probes: Mapping[str, Sequence[float]]) -> dict[str, float]:
+def _split(frames: Sequence[FrameRecord], clock: str, probes: Mapping[str, Sequence[float]]) -> dict[str, float]:
     """
     Return the median seconds per frame of each stage; what is in none of them is the engine's.
 
     'vision' is a part of prefill and 'head' of decode, from what they take alone; missing where they are not known.
     """
-    frames = [frame for frame in record.frames if frame.calls]
+    frames = [frame for frame in frames if frame.calls]
     result = {}
     for stage in STAGES:
         result[stage] = median([sum(getattr(call, clock) for call in frame.calls if call.stage == stage)
