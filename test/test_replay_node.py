@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import shutil
 import signal
 import subprocess
@@ -180,6 +181,35 @@ def test_pause_stops_clock_and_messages_until_it_ends(listener, replay):
     assert len(listener.received['/joint_states']) == 150
     clock = [read_stamp(data) for data in listener.received['/clock']]
     assert clock == sorted(clock) and max(b - a for a, b in zip(clock, clock[1:])) < 200_000_000  # no gap of a pause
+
+
+def test_space_key_of_its_terminal_pauses(listener):
+    """On a terminal of its own, in whose foreground it runs."""
+    words = [sys.executable, '-m', 'oxygen_ros', 'replay', str(G1), '--loop', '--start-paused',
+             '--wait-for-subscribers', '20']
+    environment = {**os.environ, 'ROS_DOMAIN_ID': str(DOMAIN), 'ROS_AUTOMATIC_DISCOVERY_RANGE': 'LOCALHOST'}
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execve(sys.executable, words, environment)
+    try:
+        listener.listen(lambda: listener.node.count_publishers('/joint_states'))
+        listener.listen(lambda: True)
+        assert not listener.received['/joint_states']
+        os.write(terminal, b' ')
+        listener.listen(lambda: len(listener.received['/joint_states']) > 10)
+        os.write(terminal, b'x ')  # other keys do nothing
+        listener.listen(lambda: True)
+        count = len(listener.received['/joint_states'])
+        listener.listen(lambda: True)
+        assert len(listener.received['/joint_states']) == count
+        os.write(terminal, b'\x03')  # Ctrl-C, also in a pause
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        child = 0
+    finally:
+        if child:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        os.close(terminal)
 
 
 def test_messages_come_by_header_stamp_on_demand(replay, listener, tmp_path):

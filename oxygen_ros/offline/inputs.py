@@ -127,7 +127,8 @@ class OfflineInputs:
             return
         if self._config.size:
             decode = functools.partial(_resized, decode, *self._config.size)
-        self.synchronizer.add_image(camera, _stamp_ns(message), now_ns, decode, message.header.frame_id)
+        self.synchronizer.add_image(camera, _stamp_ns(message), now_ns, decode, message.header.frame_id,
+                                    len(message.data))
 
     def _decoder(self, message: Any) -> Callable[[], np.ndarray]:
         """Check what can be checked at once, and return the call that decodes; as nodes.conversion.picture_decoder."""
