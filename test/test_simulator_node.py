@@ -109,8 +109,8 @@ def test_trajectory_is_followed_in_its_own_time(ros_graph):
 
 
 def test_scene_is_reset_by_service_and_by_its_seed(ros_graph):
-    node = ros_graph.add(SimulatorNode, simulated_time=True, speed=0.0, truth_rate=10.0, seed=3)
-    truths = ros_graph.listen(String, 'truth')
+    node = ros_graph.add(SimulatorNode, simulated_time=True, speed=0.0, truth_rate=10.0, view_rate=10.0, seed=3)
+    truths, views = ros_graph.listen(String, 'truth'), ros_graph.listen(Image, 'view')
     node.advance(0.1)
     first = node.simulation.scene
     node.simulation.command(np.full(14, 0.1))
@@ -125,6 +125,7 @@ def test_scene_is_reset_by_service_and_by_its_seed(ros_graph):
     assert node.simulation.scene != first
     node.advance(0.2)
     assert ros_graph.spin_until(lambda: truths and json.loads(truths[-1].data)['seed'] == 4)
+    assert ros_graph.spin_until(lambda: views) and (views[-1].width, views[-1].height) == (640, 480)
     truth = json.loads(truths[-1].data)
     assert [item['colour'] for item in truth['objects']] == [item.colour for item in node.simulation.scene.objects]
 
