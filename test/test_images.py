@@ -219,6 +219,19 @@ def test_compressed_depth_is_refused_by_name_whatever_its_bytes(text):
         assert error.value.fault is ImageFault.DEPTH
 
 
+def test_every_refusal_names_the_encoding_or_format():
+    bad = [('rgb8', 0, 2, 6, b''), ('nv12', 2**16, 2**16, 2**16, b''), ('BGR8', 2, 2, 6, b'123'),
+           ('foo9', 1, 1, 1, b'1')]
+    for encoding, height, width, step, data in bad:
+        with pytest.raises(ImageError, match=encoding):
+            decode_raw(encoding, height, width, step, False, data)
+    png = io.BytesIO()
+    PilImage.new('RGB', (30, 20)).save(png, 'PNG')
+    for data in (b'', b'nothing', png.getvalue()[:20], png.getvalue()[:-30], png.getvalue()):
+        with pytest.raises(ImageError, match='my png'):
+            decode_compressed('my png', data, max_pixels=100)
+
+
 def test_distances_as_floating_point_numbers_are_refused_by_name():
     with pytest.raises(ImageError, match="'32FC1'.*colour topic") as error:
         decode_raw('32FC1', 1, 2, 8, False, bytes(8))

@@ -71,6 +71,13 @@ def test_shipped_robots_load(name, joints, actions):
     assert layout.action_mode is ActionMode.DELTA
 
 
+def test_example_of_the_guide_loads(tmp_path):
+    guide = (Path(__file__).parents[1] / 'doc' / 'robot.md').read_text(encoding='utf-8')
+    (tmp_path / 'norm_stats.json').write_text(json.dumps({'state': {'q01': [-1.0, 0.0, 0.0], 'q99': [1.0, 1.0, 1.0]}}))
+    robot = load_robot(write(tmp_path, guide.partition('```yaml\n')[2].partition('```')[0]))
+    assert robot.layout('mine').commanded == robot.joint_names
+
+
 def test_every_shipped_robot_file_is_sound():
     for name in config_names('robots'):
         load_robot(name)

@@ -120,7 +120,7 @@ def check_raw(encoding: str, height: int, width: int, step: int, size: int, *,
             raise ImageError(ImageFault.DEPTH, f'encoding {encoding!r} holds numbers such as distances, and no model '
                              'here takes these: give the colour topic of the camera')
         raise ImageError(ImageFault.UNKNOWN_ENCODING, f'unknown encoding {encoding!r}')
-    _check_pixels(width, height, max_pixels)
+    _check_pixels(width, height, max_pixels, f'{encoding} picture')
     if min(height, width) < layout.smallest:
         raise ImageError(ImageFault.BAD_SIZE, f'{encoding} picture of {width}x{height} is smaller than '
                          f'{layout.smallest}x{layout.smallest}')
@@ -196,6 +196,14 @@ def decode_compressed(format_text: str, data: bytes | memoryview, *, max_pixels:
     """
     check_compressed(format_text, data)
     data = bytes(data)
+    try:
+        return _decode_file(data, max_pixels)
+    except ImageError as error:
+        what = f'compressed picture (format {format_text!r}, {len(data)} bytes)'
+        raise ImageError(error.fault, f'{what}: {error}') from None
+
+
+def _decode_file(data: bytes, max_pixels: int) -> np.ndarray:
     if data[:4] == b'RIFF':  # Pillow's decoder of WebP allocates on opening
         _check_pixels(*_webp_size(data), max_pixels)
     try:
@@ -211,12 +219,12 @@ def decode_compressed(format_text: str, data: bytes | memoryview, *, max_pixels:
     except ImageError:
         raise
     except (PilImage.DecompressionBombError, PilImage.DecompressionBombWarning) as error:
-        raise ImageError(ImageFault.TOO_LARGE, f'compressed picture is too large: {error}') from None
+        raise ImageError(ImageFault.TOO_LARGE, f'it is too large: {error}') from None
     except UnidentifiedImageError:
-        raise ImageError(ImageFault.CORRUPT, f'compressed picture of {len(data)} bytes has a damaged header') from None
+        raise ImageError(ImageFault.CORRUPT, 'its header is damaged') from None
     except Exception as error:  # decoders raise nearly anything for damaged bytes: OSError, SyntaxError, struct.error
         fault = ImageFault.TRUNCATED if 'truncated' in str(error).lower() else ImageFault.CORRUPT
-        raise ImageError(fault, f'compressed picture ({len(data)} bytes) does not decode: {error}') from None
+        raise ImageError(fault, f'it does not decode: {error}') from None
 
 
 def _has_end(jpeg: bytes) -> bool:
@@ -233,15 +241,15 @@ def _decode_whole_jpeg(data: bytes) -> np.ndarray:
     """
     picture = cv2.imdecode(np.frombuffer(data, np.uint8), _READ_RGB or cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
     if picture is None:
-        raise ImageError(ImageFault.CORRUPT, f'compressed picture ({len(data)} bytes) does not decode')
+        raise ImageError(ImageFault.CORRUPT, 'it does not decode')
     return picture if _READ_RGB else cv2.cvtColor(picture, cv2.COLOR_BGR2RGB, dst=picture)
 
 
-def _check_pixels(width: int, height: int, max_pixels: int) -> None:
+def _check_pixels(width: int, height: int, max_pixels: int, what: str = 'a picture') -> None:
     if height < 1 or width < 1:
-        raise ImageError(ImageFault.EMPTY, f'picture of {width}x{height} has no pixels')
+        raise ImageError(ImageFault.EMPTY, f'{what} of {width}x{height} has no pixels')
     if height * width > max_pixels:
-        raise ImageError(ImageFault.TOO_LARGE, f'picture of {width}x{height} has more than {max_pixels} pixels')
+        raise ImageError(ImageFault.TOO_LARGE, f'{what} of {width}x{height} has more than {max_pixels} pixels')
 
 
 def _to_8_bit(samples: np.ndarray) -> np.ndarray:
@@ -261,4 +269,4 @@ def _webp_size(data: bytes) -> tuple[int, int]:
         width, height = struct.unpack_from('<HH', data, 26)
         return width & 0x3FFF, height & 0x3FFF
     except struct.error:
-        raise ImageError(ImageFault.TRUNCATED, f'WebP picture of {len(data)} bytes ends in its header') from None
+        raise ImageError(ImageFault.TRUNCATED, 'it ends in its header') from None
