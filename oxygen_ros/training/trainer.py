@@ -100,7 +100,8 @@ class Trainer:
                 count += 1
                 if state.step % LOG_EVERY == 0:
                     seconds, started = time.monotonic() - started, time.monotonic()
-                    rss = psutil.Process().memory_info().rss / 2**20
+                    memory = psutil.Process().memory_info()
+                    rss = (memory.rss - memory.shared) / 2**20  # without the pages of the dataset
                     self.folder.log({'step': state.step, 'seconds_per_step': seconds / count, 'rss_mib': round(rss),
                                      'cpu_seconds': time.process_time(), **{k: v / count for k, v in sums.items()}})
                     count, sums = 0, Counter()
