@@ -114,7 +114,10 @@ def test_timers_and_stamps_follow_the_clock_whatever_it_does(ros_graph, tmp_path
         """Return stamps in seconds of the trajectories and of the commands that came in a phase."""
         before = len(trajectories), len(commands)
         world.run(seconds, step, rate)
-        ros_graph.spin_for(0.3)  # what is under way
+        count = -1
+        while len(commands) > count:  # what is under way
+            count = len(commands)
+            ros_graph.spin_for(0.4)
         return [[time_from_msg(message.header.stamp) / SECOND for message in messages[count:]]
                 for messages, count in zip((trajectories, commands), before)]
 
