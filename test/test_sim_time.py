@@ -106,7 +106,7 @@ def test_timers_and_stamps_follow_the_clock_whatever_it_does(ros_graph, tmp_path
     trajectories = ros_graph.listen(JointTrajectory, 'joint_trajectory', 100)
     commands = ros_graph.listen(JointState, 'joint_commands', 1000)
     status = ros_graph.listen(EngineStatus, 'status')
-    process = inference(ros_graph, tmp_path, model_file, **{'command.rate': 20.0, 'speech.rate': 1.0})
+    process = inference(ros_graph, tmp_path, model_file, **{'command.rate': 10.0, 'speech.rate': 1.0})
     world = World(ros_graph)
     assert ros_graph.spin_until(lambda: any(message.state == 'active' for message in status), 60)
 
@@ -121,15 +121,15 @@ def test_timers_and_stamps_follow_the_clock_whatever_it_does(ros_graph, tmp_path
         return [[time_from_msg(message.header.stamp) / SECOND for message in messages[count:]]
                 for messages, count in zip((trajectories, commands), before)]
 
-    # At real time first. Nothing can be exact here: a busy machine may be late with anything.
+    # At real time first. A busy machine may be late with anything, so all bounds here are on one side.
     chunks, sent = phase(2.0, 0.01, 1.0)
-    assert len(chunks) >= 2 and len(sent) >= 10
-    # Slower than real: the commands are 1 / rate apart on the clock. By real time they would be a quarter of that.
-    chunks, sent = phase(1.0, 0.01, 0.25)
-    assert len(chunks) <= 6 and np.median(np.diff(sent)) == pytest.approx(0.05, abs=0.011)
-    # Quicker: on real time they would be 0.2 s apart.
-    chunks, sent = phase(10.0, 0.01, 4.0)
-    assert len(chunks) >= 6 and np.median(np.diff(sent)) == pytest.approx(0.05, abs=0.031)
+    assert len(chunks) >= 2 and len(sent) >= 5
+    # Slower than real: by real time the commands would be 0.025 s apart on the clock.
+    chunks, sent = phase(1.5, 0.01, 0.25)
+    assert len(chunks) <= 8 and np.quantile(np.diff(sent), 0.25) >= 0.089
+    # Quicker: by real time they would be 0.3 s apart.
+    chunks, sent = phase(9.0, 0.01, 3.0)
+    assert len(chunks) >= 3 and np.quantile(np.diff(sent), 0.25) <= 0.2
     # Coarse: a timer cannot fire more often than the clock ticks, and does not make up for it in a burst.
     chunks, sent = phase(6.0, 0.25, 2.0)
     assert len(chunks) >= 3 and 0 < len(sent) <= 26 and min(np.diff(sent)) >= 0.249
