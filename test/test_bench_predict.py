@@ -10,7 +10,7 @@ from bench_models import small_model_file
 
 from oxygen_ros import cli
 from oxygen_ros.bench.devices import DEVICES, device_of
-from oxygen_ros.bench.predict import DEVICE_NAMES, Frame, frame_seconds, stages
+from oxygen_ros.bench.predict import DEVICE_NAMES, Frame, floors, frame_seconds, stages
 from oxygen_ros.bench.sizes import PUBLISHED, sizes_of
 from oxygen_ros.bench.work import (
     ActionSizes,
@@ -100,6 +100,20 @@ def test_faster_devices_are_predicted_faster_and_batching_pays_on_all(capsys):
     assert totals['h200']['isolated'] < totals['rtx4090']['isolated'] < totals['orin']['isolated']
     for modes in totals.values():
         assert modes['continuous_batching'] < 0.4 * modes['isolated'] and modes['shared_kv'] < modes['isolated']
+
+
+def test_measured_frame_is_compared_with_its_floor():
+    case = {'workload': {'text_length': 4, 'tokens_per_frame': 2, 'denoise_steps': 3}, 'cameras': 2,
+            'prefix_tokens': 10, 'modes': {'continuous_batching': {
+                'split_wall': {'prefill': 50.0, 'denoise': 4.0, 'decode': 8.0}, 'wall': {'p50': 70.0}}}}
+    result = floors(SMALL, case, flops=1e9, bandwidth=1000.0, size=2)
+    least = {name: work.bytes / 1000 for name, work in stages(SMALL, Frame(4, 2), 2).items()}
+    assert result['denoise'] == pytest.approx({'measured': 4.0, 'floor': 1.08, 'of_floor': 4 / 1.08})
+    assert result['prefill']['floor'] == pytest.approx(least['vision'] + least['prefill'])
+    assert result['decode']['floor'] == pytest.approx(2 * least['decode_batch'])
+    assert result['frame']['of_floor'] == pytest.approx(70 / sum(result[s]['floor'] for s in
+                                                                 ('prefill', 'denoise', 'decode')))
+    assert floors(SMALL, {**case, 'modes': {}}, 1e9, 1e3, 2) == {}
 
 
 def test_devices_say_where_their_figures_come_from():

@@ -102,7 +102,7 @@ def test_energy_is_not_made_up_where_the_platform_does_not_tell(tmp_path):
 def long_run(times, memory, kv_peak=10):
     mode = ModeRecord(frames=[FrameRecord(i, time, time, 5) for i, time in enumerate(times)], kv_peak=kv_peak,
                       kv_allocated=10)
-    return CaseRecord(BenchSettings(), {'continuous_batching': mode}, 200, None, list(memory))
+    return CaseRecord(BenchSettings(), {'continuous_batching': mode}, 200, 3, None, list(memory))
 
 
 def test_endurance_passes_what_stays_the_same():

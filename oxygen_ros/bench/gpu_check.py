@@ -31,7 +31,7 @@ from oxygen_ros.bench.lane import BenchFailed
 from oxygen_ros.bench.machine import machine, versions
 from oxygen_ros.bench.measure import measure
 from oxygen_ros.bench.measured_model import synchronise
-from oxygen_ros.bench.predict import Frame, stages
+from oxygen_ros.bench.predict import floor_lines, floors
 from oxygen_ros.bench.result import case_result
 from oxygen_ros.bench.settings import BenchSettings
 from oxygen_ros.bench.sizes import sizes_of
@@ -146,30 +146,13 @@ def table(arguments: argparse.Namespace) -> dict:
                 passed = False
                 continue
             print(case_table(figures), flush=True)
-            figures['floor'] = floors(arguments, figures, length, tokens, device)
-            print(*(f'  {stage}: {text}' for stage, text in figures['floor'].items()), sep='\n', flush=True)
+            if device is not None:
+                figures['floor'] = floors(sizes_of(arguments.model), figures, device.flops, device.bandwidth,
+                                          dtype.itemsize)
+                print(*floor_lines(figures['floor']), sep='\n', flush=True)
             cases.append(figures)
     return {'passed': passed and bool(cases), 'device': device and dataclasses.asdict(device), 'cases': cases,
             'energy': EnergyMeter(arguments.device).available}
-
-
-def floors(arguments: argparse.Namespace, figures: dict, length: int, tokens: int, device: Device | None) -> dict:
-    """Return for each stage of the continuous-batching frame what it took and the least it can."""
-    mode = figures['modes'].get('continuous_batching')
-    if device is None or mode is None:
-        return {}
-    sizes = sizes_of(arguments.model)
-    cameras = sizes.cameras if arguments.cameras is None else arguments.cameras
-    sizes = dataclasses.replace(sizes, cameras=cameras, prompt=figures['prefix_tokens'] - cameras * sizes.image_tokens,
-                                action=dataclasses.replace(sizes.action, steps=arguments.denoise_steps))
-    frame = Frame(length, tokens)
-    least = {name: work.seconds(device.flops, device.bandwidth)
-             for name, work in stages(sizes, frame, DTYPES[arguments.dtype].itemsize).items()}
-    wanted = {'prefill': least['vision'] + least['prefill'], 'denoise': least['denoise'],
-              'decode': min(tokens, length - 1) * least['decode_batch']}
-    taken = mode['split_wall']
-    return {stage: {'measured': taken[stage], 'floor': seconds, 'of_floor': taken[stage] / seconds}
-            for stage, seconds in wanted.items()}
 
 
 def known_device(device: str) -> Device | None:

@@ -13,6 +13,7 @@ from oxygen_ros.suite import MODES
 # Subcommand -> (module, one-line help). Without one the engine is measured.
 SUBCOMMANDS = {
     'ros': ('oxygen_ros.bench.ros', 'measure the way from messages to commands through the real nodes'),
+    'memory': ('oxygen_ros.bench.memory', 'measure queries of the memory with 100,000 entries'),
     'predict': ('oxygen_ros.bench.predict', 'predict the least time that a device can need, from bytes and operations'),
 }
 

@@ -73,6 +73,7 @@ class CaseRecord:
     settings: BenchSettings
     modes: dict[str, ModeRecord]
     prefix_tokens: int
+    cameras: int
     probes: Probes
     memory: list[int] = field(default_factory=list)  # bytes of this process, round by round
 
@@ -91,7 +92,7 @@ def measure(model: VLAModel, settings: BenchSettings, progress: Callable[[str], 
     settle = workload.settling_frames()
     schedule = workload.schedule(settle + settings.rounds)
     batches = {1, most_running(schedule, workload.tokens_per_frame)}
-    case = CaseRecord(settings, {mode.value: ModeRecord() for mode in settings.modes}, prefix,
+    case = CaseRecord(settings, {mode.value: ModeRecord() for mode in settings.modes}, prefix, cameras,
                       Probes(model, cameras, batches))
     with _lanes(model, settings, schedule, instruction, inputs, progress) as lanes:
         progress(f'{settle} frames until as many texts end as begin')

@@ -61,6 +61,38 @@ def frame_seconds(times: Mapping[str, float], frame: Frame) -> dict[str, float]:
             'continuous_batching': prefill + times['denoise'] + steps * times['decode_batch']}
 
 
+def floors(model: ModelSizes, case: Mapping, flops: float, bandwidth: float, size: int) -> dict[str, dict[str, float]]:
+    """
+    Return for the stages of a measured frame with continuous batching what they took and the least they can.
+
+    :param case: of a result of `oxygen_ros bench` with this model. :param flops, bandwidth: of the device.
+    :param size: bytes of a number.
+    """
+    workload, mode = case['workload'], case['modes'].get('continuous_batching')
+    if mode is None:
+        return {}
+    pictures = case['cameras'] * model.image_tokens
+    model = replace(model, cameras=case['cameras'], prompt=case['prefix_tokens'] - pictures,
+                    action=replace(model.action, steps=workload['denoise_steps']))
+    frame = Frame(workload['text_length'], workload['tokens_per_frame'])
+    least = {name: work.seconds(flops, bandwidth) for name, work in stages(model, frame, size).items()}
+    steps = min(frame.tokens_per_frame, frame.text_length - 1)
+    wanted = {'prefill': least['vision'] + least['prefill'], 'denoise': least['denoise'],
+              'decode': steps * least['decode_batch']}
+    # On a processor CPU time is what others on the machine do not prolong.
+    taken = mode['split_cpu' if case.get('on_cpu') else 'split_wall']
+    taken = {**taken, 'frame': mode['cpu' if case.get('on_cpu') else 'wall']['p50']}
+    wanted['frame'] = sum(wanted.values())
+    return {stage: {'measured': taken[stage], 'floor': seconds, 'of_floor': taken[stage] / seconds}
+            for stage, seconds in wanted.items()}
+
+
+def floor_lines(figures: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Return what `floors` gives in words."""
+    return [f'{stage}: measured {1e3 * f["measured"]:.2f} ms, {f["of_floor"]:.2f} times its floor of '
+            f'{1e3 * f["floor"]:.2f} ms' for stage, f in figures.items()]
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `oxygen_ros bench predict`."""
     parser.add_argument('--device', nargs='+', default=list(DEVICE_NAMES[:4]), choices=DEVICE_NAMES, metavar='DEVICE',
@@ -76,6 +108,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--prompt-tokens', type=int, metavar='N', help='of the prompt besides pictures')
     parser.add_argument('--cameras', type=int, metavar='N', help="that give pictures (default: the model's)")
     parser.add_argument('--threads', type=int, default=0, metavar='T', help='of torch, for the device cpu')
+    parser.add_argument('--measured', type=Path, metavar='FILE',
+                        help='result of `oxygen_ros bench` with this model, dtype and device: says how far each stage '
+                             'is from its floor')
     parser.add_argument('--json', type=Path, metavar='FILE', help='write the prediction to a file')
 
 
@@ -110,6 +145,14 @@ def main(arguments: argparse.Namespace) -> int:
             'frame_seconds': frame_seconds(times, frame),
             'fits': device.memory == 0 or model.weights * dtype.itemsize < device.memory}
     print(report(result))
+    if arguments.measured:
+        cases = _cases(arguments.measured)
+        sizes = sizes_of(arguments.model)
+        for name, device in devices.items():
+            result['devices'][name]['measured'] = [
+                floors(sizes, case, device.flops, device.bandwidth, dtype.itemsize) for case in cases]
+            for figures in result['devices'][name]['measured']:
+                print(f'{name}, {arguments.measured}:', *floor_lines(figures), sep='\n  ')
     if arguments.json:
         arguments.json.write_text(json.dumps(result, indent=1) + '\n', encoding='utf-8')
     return 0
@@ -147,6 +190,15 @@ def report(result: dict) -> str:
                   ('  of isolated', [f'{d["frame_seconds"][mode] / d["frame_seconds"]["isolated"]:.3f}'
                                      for d in devices.values()])]
     return '\n'.join([*lines, rows('frame', list(devices), table)])
+
+
+def _cases(path: Path) -> list[dict]:
+    from oxygen_ros.errors import ConfigError
+
+    try:
+        return json.loads(path.read_text(encoding='utf-8'))['cases']
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f'{str(path)!r} is no result of `oxygen_ros bench`: {error}') from None
 
 
 def _changed(model: ModelSizes, arguments: argparse.Namespace) -> ModelSizes:

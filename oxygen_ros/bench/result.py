@@ -26,7 +26,8 @@ def case_result(case: CaseRecord, spec: ModelSpec) -> dict:
             modes[name]['wall_by_isolated'] = median_ratio(*_pairs(record, base, 'wall'))
     memory = case.memory
     result = {'workload': {**asdict(case.settings.workload), 'arrivals': case.settings.workload.arrivals.value},
-              'prefix_tokens': case.prefix_tokens,
+              'prefix_tokens': case.prefix_tokens, 'cameras': case.cameras,
+              'on_cpu': case.settings.device == 'cpu',
               'process_bytes': {'first': memory[0], 'last': memory[-1], 'peak': max(memory)},
               'modes': modes}
     same = _same_texts(case.modes)
