@@ -12,6 +12,7 @@ from oxygen_ros.engine.cost_model import CostModel, Stage
 from oxygen_ros.engine.engine import Engine
 from oxygen_ros.engine.graphs import Graphs, capture_for, use_graphs
 from oxygen_ros.engine.kv_cache import UnifiedKVCache
+from oxygen_ros.engine.requests import ActionChunk, SamplingParams, TextDelta, TextRequest
 from oxygen_ros.errors import ConfigError
 from oxygen_ros.models.static_shapes import GraphCache, StaticDecode, StaticDenoise, buckets
 
@@ -81,7 +82,8 @@ def test_one_graph_serves_all_batches_of_its_bucket(model):
     decoder, capture = model.network.decoder, FakeCapture()
     steps = StaticDecode(decoder, static, capture)
     for cache in (usual, static):
-        slots = [cache.open_branch(frame) for frame in (2, 0, 0, 3, 1, 2)]
+        for frame in (2, 0, 0, 3, 1, 2):
+            cache.open_branch(frame)
     for batch in ([0, 2, 5], [1, 3, 4], [0, 1, 2, 3], [4], [1, 3, 5]):
         expected = decoder.extend(usual, batch, [[300 + slot] for slot in batch])
         torch.testing.assert_close(steps.step(batch, [300 + slot for slot in batch]), expected, rtol=1e-5, atol=1e-5)
@@ -140,7 +142,8 @@ def test_static_denoise_equals_the_usual_one_and_has_a_graph_per_frame(model):
         torch.testing.assert_close(denoiser.denoise(noise, frame, 3), expected, rtol=1e-5, atol=1e-5)
     assert (capture.captured, capture.replayed) == (4, 6)
     for frame, state in enumerate(static.frames):
-        assert torch.equal(static.frame_kv[:, :, frame, :, :state.length], usual.frame_kv[:, :, frame, :, :state.length])
+        ours, expected = (cache.frame_kv[:, :, frame, :, :state.length] for cache in (static, usual))
+        assert torch.equal(ours, expected)
 
 
 def test_model_takes_the_static_way_for_its_cache_only(model):
@@ -252,8 +255,6 @@ def test_a_cpu_has_no_graphs():
 
 def test_engine_on_graphs_says_and_does_the_same(monkeypatch):
     """A whole engine, whose every decode step and chunk is a replay."""
-    from oxygen_ros.engine.requests import ActionChunk, SamplingParams, TextDelta, TextRequest
-
     def life(graphs):
         clock, events, model = FakeClock(), [], small_policy()
         engine = Engine(model, EngineConfig(max_branches=3, graphs=graphs), events.append, clock,
