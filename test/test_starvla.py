@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from oxygen_ros.engine.config import EngineConfig
@@ -22,10 +23,20 @@ from oxygen_ros.engine.requests import ActionChunk
 from oxygen_ros.engine.scheduler import Mode
 from oxygen_ros.errors import ConfigError
 from oxygen_ros.models.interface import PolicyInput
+from oxygen_ros.models.qwen3_vl_checkpoint import parse_decoder
 from oxygen_ros.models.registry import LoadOptions, load_model, read_model_file
 from oxygen_ros.models.starvla import QUERY
-from oxygen_ros.models.starvla_config import Blocks, FlowConfig, Framework, choose_interleaved, weights_path
+from oxygen_ros.models.starvla_config import (
+    Blocks,
+    FlowConfig,
+    Framework,
+    StarVlaConfig,
+    choose_interleaved,
+    flow_config,
+    weights_path,
+)
 from oxygen_ros.models.starvla_flow import CONTEXT, FlowHead
+from oxygen_ros.models.starvla_network import StarVlaNetwork
 from oxygen_ros.observation import Observation
 from oxygen_ros.robot.robot_file import load_robot
 from oxygen_ros.tasks.action import ActionTask
@@ -454,3 +465,51 @@ def test_model_files_fit_their_robot_and_name_all_that_they_need(name, copy):
         lacking = {k: v for k, v in content.items() if k != key}
         with pytest.raises(ConfigError, match=f"lacks the key '{key}'"):
             load_model(replace(file, content=lacking), LoadOptions(folder))
+
+
+# -- sizes -------------------------------------------------------------------------------------------------------------
+
+QWEN_4B = {'hidden_size': 2560, 'num_hidden_layers': 36, 'intermediate_size': 9728, 'num_attention_heads': 32,
+           'num_key_value_heads': 8, 'head_dim': 128, 'rope_theta': 5e6,
+           'rope_scaling': {'mrope_interleaved': True, 'mrope_section': [24, 20, 20]}}
+VISION_4B = {'depth': 24, 'hidden_size': 1024, 'intermediate_size': 4096, 'num_heads': 16, 'patch_size': 16,
+             'spatial_merge_size': 2, 'temporal_patch_size': 2, 'out_hidden_size': 2560,
+             'num_position_embeddings': 2304, 'deepstack_visual_indexes': [5, 11, 17]}
+
+
+def test_full_size_has_the_number_of_parameters_that_is_published():
+    config = StarVlaConfig(Framework.PI_V3, {}, 7, 16, '{instruction}', None, 'Qwen3-VL-4B-Instruct')
+    with torch.device('meta'):
+        head = FlowHead(flow_config(config, 2560, 36, Blocks.AUTO, None, has_state=True))
+        network = StarVlaNetwork(VISION_4B, parse_decoder(QWEN_4B, 'test'), 151936, 512, head)
+
+    def count(*modules):
+        return sum(parameter.numel() for module in modules for parameter in module.parameters())
+
+    assert count(network.vision, network.decoder) == 4_437_815_808
+    assert count(head.projections) == 94_593_024
+    unused_output = 1024 * 2048 + 2048 + 1024 * 26 + 26  # in the checkpoint, behind a norm that PI_v3 does without
+    assert count(head) - count(head.projections) + unused_output == 538_678_305
+
+
+def test_what_a_config_leaves_out_is_as_in_starvla():
+    def sizes(framework, **action):
+        config = StarVlaConfig(framework, action, 7, 16, '{instruction}', None, 'base')
+        return flow_config(config, 2560, 36, Blocks.AUTO, datetime.date(2026, 8, 10), has_state=False)
+
+    gr00t, pi, pi_v3 = (sizes(framework) for framework in (Framework.GR00T, Framework.PI, Framework.PI_V3))
+    assert (gr00t.width, gr00t.heads, gr00t.depth, gr00t.output, gr00t.interleaved) == (768, 12, 16, 1024, True)
+    assert (pi.width, pi.heads, pi.depth, pi.interleaved, pi.projected) == (2560, 40, 36, True, False)
+    assert (pi_v3.width, pi_v3.heads, pi_v3.interleaved, pi_v3.projected) == (1024, 16, False, True)
+    assert sizes(Framework.PI_V3, diffusion_model_cfg={'action_dit_hidden_dim': None}).projected is False
+    large = sizes(Framework.GR00T, action_model_type='DiT-L')
+    assert (large.width, large.heads, large.head_dim) == (1536, 32, 48)
+
+
+def test_pictures_are_brought_to_the_size_of_training_in_the_order_of_training():
+    image = np.random.default_rng(0).integers(0, 256, (120, 200, 3), dtype=np.uint8)
+    starvla = model(client_image_size=[80, 72])
+    once = Image.fromarray(image).resize((80, 72), Image.Resampling.BILINEAR)
+    twice = np.asarray(once.resize((64, 64), Image.Resampling.BICUBIC))
+    assert np.array_equal(starvla._resized(image), twice)
+    assert np.array_equal(model(client_image_size=None)._resized(twice), twice)

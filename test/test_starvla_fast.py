@@ -86,7 +86,7 @@ def fast(checkpoint):
 def model(checkpoint, **changes):
     file = read_model_file('starvla_libero')
     content = {**file.content, 'prompt_tokens': 256, 'cameras': ['agentview'], 'action_tokens': 12, 'binary': [],
-               'text_head_trained': True, **changes}
+               'client_image_size': None, 'text_head_trained': True, **changes}
     return load_model(replace(file, content=content), LoadOptions(checkpoint))
 
 

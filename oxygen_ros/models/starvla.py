@@ -88,6 +88,7 @@ class StarVlaModel:
                                       config['image_tokens'])
         self._tasks = {task: config['tasks'][task] for task in TASKS}
         self._prompt_tokens = config['prompt_tokens']
+        self._client_size = tuple(config['client_image_size']) if config.get('client_image_size') else None
         self._binary = [int(index) for index in config.get('binary') or ()]
         prefix_tokens = len(config['cameras']) * config['image_tokens'] + self._prompt_tokens
         with torch.device('meta'):
@@ -223,9 +224,12 @@ class StarVlaModel:
             instruction = b''.join(map(self.tokenizer.token_bytes, kept)).decode('utf-8', 'ignore')
 
     def _resized(self, image: np.ndarray) -> np.ndarray:
-        if self.config.image_size is None:
-            return image
-        return np.asarray(Image.fromarray(image).resize(self.config.image_size, Image.Resampling.BICUBIC))
+        """Return a picture as StarVLA's client, then its server bring it to size."""
+        for size, resample in ((self._client_size, Image.Resampling.BILINEAR),
+                               (self.config.image_size, Image.Resampling.BICUBIC)):
+            if size is not None and image.shape[1::-1] != size:
+                image = np.asarray(Image.fromarray(image).resize(size, resample))
+        return image
 
     def _given(self, state: np.ndarray) -> torch.Tensor | None:
         """Return the state that the head takes as numbers."""

@@ -142,6 +142,7 @@ def read_config(checkpoint: Path) -> StarVlaConfig:
         content = yaml.safe_load(path.read_text(encoding='utf-8'))
         framework = content['framework']
         name, action = str(framework['name']), dict(framework['action_model'])
+        action_dim, horizon = int(action.get('action_dim', 7)), _horizon(action)
         base = str(framework['qwenvl']['base_vlm'])
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f'checkpoint {str(checkpoint)!r}: {CONFIG} cannot be read ({" ".join(str(error).split())}): '
@@ -157,8 +158,7 @@ def read_config(checkpoint: Path) -> StarVlaConfig:
     data = (content.get('datasets') or {}).get('vla_data') or {}
     size = data.get('obs_image_size')
     framework = Framework(name.lower())
-    return StarVlaConfig(framework, action, int(action['action_dim']), _horizon(action),
-                         data.get('CoT_prompt') or '{instruction}',
+    return StarVlaConfig(framework, action, action_dim, horizon, data.get('CoT_prompt') or '{instruction}',
                          None if not size or framework is Framework.FAST else (int(size[0]), int(size[1])), base)
 
 
@@ -171,7 +171,7 @@ def _horizon(action: Mapping) -> int:
 def flow_config(config: StarVlaConfig, hidden: int, layers: int, blocks: Blocks, trained: datetime.date | None,
                 has_state: bool) -> FlowConfig:
     """
-    Return the sizes of the head of PI, PI_v3 or GR00T.
+    Return the sizes of the head of PI, PI_v3 or GR00T. What the config leaves out is as StarVLA's own defaults are.
 
     :param hidden, layers: of the decoder. :param blocks, trained: see `choose_interleaved`.
     :param has_state: whether the head is given a state.
@@ -182,26 +182,27 @@ def flow_config(config: StarVlaConfig, hidden: int, layers: int, blocks: Blocks,
     if dit.get('norm_type', 'ada_norm') != 'ada_norm' or dit.get('positional_embeddings') not in (None, 'sinusoidal'):
         raise ValueError(f'{CONFIG} of the checkpoint asks for blocks that this version does not have: {dit}')
     if framework is Framework.GR00T:
-        kind = action['action_model_type']
+        kind = action.get('action_model_type', 'DiT-B')
         width, head_dim = _SHAPES.get(kind, (dit.get('input_embedding_dim'), dit.get('attention_head_dim')))
         if width is None or head_dim is None:
             raise ValueError(f'{CONFIG} of the checkpoint: action_model_type {kind!r} is not known, and '
                              'diffusion_model_cfg has no input_embedding_dim and attention_head_dim')
-        inner = int(action['hidden_size'])
-        output, depth = int(dit.get('output_dim', inner)), int(dit['num_layers'])
+        inner = int(action.get('hidden_size', 1024))
+        output, depth = int(dit.get('output_dim', inner)), int(dit.get('num_layers', 16))
     else:
         width = hidden
         if framework is Framework.PI_V3:
-            width = int(dit.get('action_dit_hidden_dim') or hidden)
-        head_dim, inner = dit.get('attention_head_dim', 64), _LAYERWISE_DECODER
+            width = int(dit.get('action_dit_hidden_dim', 1024) or hidden)
+        head_dim, inner = int(dit.get('attention_head_dim', 64)), _LAYERWISE_DECODER
         output, depth = None, layers
-    if has_state and not action.get('state_dim'):
+    state_dim = action.get('state_dim', 7)
+    if has_state and not state_dim:
         raise ValueError('the checkpoint takes no state: set `state: none`')
     return FlowConfig(
         width=width, depth=depth, head_dim=head_dim, hidden=hidden, layerwise=framework.layerwise,
         projected=framework is Framework.PI_V3 and width != hidden,
         interleaved=choose_interleaved(framework, dit, blocks, trained), inner=inner, output=output,
-        state_dim=int(action['state_dim']) if has_state else None, action_dim=config.action_dim,
+        state_dim=int(state_dim) if has_state else None, action_dim=config.action_dim,
         horizon=config.horizon, future=int(action.get('num_target_vision_tokens', 32)),
         positions=int(action.get('max_seq_len', 1024)) if action.get('add_pos_embed', True) else None,
         sinusoidal=dit.get('positional_embeddings') == 'sinusoidal',
