@@ -90,7 +90,7 @@ def load_model(file: ModelFile, options: LoadOptions) -> VLAModel:
         options = replace(options, checkpoint=config_folder(str(file.content['checkpoint'])))
     if options.checkpoint is not None and not options.checkpoint.is_dir():
         raise ConfigError(f'checkpoint {str(options.checkpoint)!r} is not a directory: give the one that holds the '
-                          'weights, or leave it empty for random weights')
+                          'weights, or leave it empty for those of the model file')
     require_device(options.device)
     try:
         return importlib.import_module(FAMILIES[file.family]).load(file.content, options)

@@ -36,7 +36,7 @@ def _text_parameters(task: str, what: str, defaults: TextSettings) -> tuple[Node
 PARAMETERS = (
     NodeParameter('autostart', False, 'Configure and activate by itself at start.'),
     NodeParameter('model', 'tiny', 'Model: a name in config/models or a path to a YAML file.'),
-    NodeParameter('checkpoint', '', 'Directory with the weights; empty for random weights, where the model allows it.'),
+    NodeParameter('checkpoint', '', 'Directory with the weights; empty for those of the model file, else random ones.'),
     NodeParameter('robot', 'unitree_g1', 'Robot: a name in config/robots or a path to a YAML file.'),
     NodeParameter('device', 'cpu', 'torch device of the model, for example cpu, cuda or cuda:1.'),
     NodeParameter('dtype', 'float32', 'Number type of weights and KV cache.', choices=tuple(DTYPES)),

@@ -52,7 +52,7 @@ class TextSettings:
 @dataclass(frozen=True)
 class SessionSettings:
     """
-    :param model, robot: names or paths of their files. :param checkpoint: directory, empty for random weights.
+    :param model, robot: names or paths of their files. :param checkpoint: directory, empty for that of the model file.
     :param blend_time, start_time, command_lifetime: seconds; see `ChunkBuffer`. :param when_empty: 'hold' or 'stop'.
     :param continuation: real-time chunking, off by default.
     :param barge_in: what becomes of an unfinished answer when the next utterance comes.
