@@ -23,6 +23,7 @@ from oxygen_ros.offline.virtual_time import StageCosts, VirtualClock
 from oxygen_ros.replay.bag import Bag
 from oxygen_ros.replay.bag_writer import BagWriter
 from oxygen_ros.replay.message_types import make, own_types, reader_of, type_store
+from oxygen_ros.replay.stamps import StampedTypes, read_stamp, write_stamp
 
 DATA = Path(__file__).parent / 'data'
 G1 = DATA / 'bags' / 'g1_two_cameras'
@@ -263,6 +264,25 @@ def test_notes_carry_a_picture_and_where_the_robot_was(offline, tmp_path):
     seen = nanoseconds(note.header.stamp) / SECOND - 1_700_000_000
     assert note.pose.pose.position.x == pytest.approx(seen, abs=0.06)
     assert bytes(note.thumbnail.data[:2]) == b'\xff\xd8' and note.thumbnail.format == 'jpeg'
+
+
+def test_recording_of_a_slow_simulation_is_run_by_its_header_stamps(offline, tmp_path):
+    """The simulation ran at half speed, the recorder at real time: by time of recording its frames grow ever older."""
+    with Bag(G1) as bag, BagWriter(tmp_path / 'bag') as writer:
+        stamped = StampedTypes(bag.topics).types
+        for topic in bag.topics:
+            writer.add(topic.name, topic.type, topic.qos, (topic.definition, topic.type_hash))
+        for message in bag.messages():
+            data = message.data
+            if message.type in stamped and read_stamp(data):
+                data = write_stamp(data, 100 * SECOND + (read_stamp(data) - bag.start_ns) // 2)
+            writer.write_serialized(message.topic, message.time_ns, data)
+    _, old, _, _ = offline(tmp_path / 'bag')
+    assert any('max_frame_age' in reason for reason in old['actions']['skipped'])
+    _, report, _, _ = offline(tmp_path / 'bag', '--order', 'header', name='header')
+    assert report['virtual_time']['seconds'] == pytest.approx(1.5, abs=0.05)
+    assert report['frames']['made'] >= 14 and not report['actions']['skipped']
+    assert report['actions']['chunks'] >= 5 and report['actions']['late'] == 0
 
 
 def test_long_pause_in_the_recording_is_skipped(offline, tmp_path):

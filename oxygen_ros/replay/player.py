@@ -127,6 +127,8 @@ class Player:
                 self.notes.append(f'the stamps inside the messages of {", ".join(stamped.left_alone)} keep the '
                                   'recorded time, restamp does not reach them')
             self._shift = clock_shift(self._selected(), self._stamped)
+            if self._order:
+                self._order.strays = {}  # they will come again
             if self._shift:
                 self.notes.append(f'header stamps are {self._shift / SECOND:.3f} s away from the time of recording '
                                   '(simulated time?): restamp closes that distance')
