@@ -21,7 +21,7 @@ class FakeNode:
     def __init__(self):
         self.heard = []
         self.active = self.may_move = True
-        self.state_name = 'active'
+        self.state_name, self.instruction = 'active', 'look around'
         self.values = {'mode': 'shared_kv', 'max_frame_age': 0.5, 'action.rate': 5.0}
         self.clock_watch = SimpleNamespace(waits_for_clock=False)
         self.session = SimpleNamespace(

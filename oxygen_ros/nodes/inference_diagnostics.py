@@ -145,7 +145,7 @@ class InferenceDiagnostics:
         if not node.may_move:
             text += '; no commands are published'
         return self._entry(level, 'state', text, model=spec.name, weights=spec.weights, mode=node.values['mode'],
-                           robot=node.session.action.robot.name)
+                           robot=node.session.action.robot.name, instruction=node.instruction)
 
     def _qos(self) -> DiagnosticStatus:
         mismatches = self._node.qos_watch.check()
