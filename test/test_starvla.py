@@ -25,7 +25,6 @@ from oxygen_ros.errors import ConfigError
 from oxygen_ros.models.interface import PolicyInput
 from oxygen_ros.models.qwen3_vl_checkpoint import parse_decoder
 from oxygen_ros.models.registry import LoadOptions, load_model, read_model_file
-from oxygen_ros.models.starvla import QUERY
 from oxygen_ros.models.starvla_config import (
     Blocks,
     FlowConfig,
@@ -33,10 +32,11 @@ from oxygen_ros.models.starvla_config import (
     StarVlaConfig,
     choose_interleaved,
     flow_config,
-    weights_path,
 )
+from oxygen_ros.models.starvla_files import weights_path
 from oxygen_ros.models.starvla_flow import CONTEXT, FlowHead
 from oxygen_ros.models.starvla_network import StarVlaNetwork
+from oxygen_ros.models.starvla_prompt import QUERY
 from oxygen_ros.observation import Observation
 from oxygen_ros.robot.robot_file import load_robot
 from oxygen_ros.tasks.action import ActionTask
@@ -426,6 +426,15 @@ def test_numbers_that_are_not_scaled_go_through_and_binary_ones_are_0_or_1():
     assert torch.equal(made[:, :6], raw[:, :6]) and torch.equal(made[:, 6], (raw[:, 6] > 0.5).float())
 
 
+@pytest.mark.parametrize(('change', 'message'), [
+    ({'binary': [7]}, r'binary names \[7\]: actions have the numbers 0 to 6'),
+    ({'head_dtype': 'float16'}, "head_dtype is 'float16'"), ({'state': 'some'}, "'some'"),
+    ({'normalisation': 'q99'}, "'q99'")])
+def test_values_of_the_model_file_that_mean_nothing_are_refused(change, message):
+    with pytest.raises(ConfigError, match=message):
+        model(**change)
+
+
 def test_a_number_that_is_not_finite_is_not_hidden_by_being_binary():
     starvla = model()
     cache = prefilled(starvla)
@@ -511,5 +520,5 @@ def test_pictures_are_brought_to_the_size_of_training_in_the_order_of_training()
     starvla = model(client_image_size=[80, 72])
     once = Image.fromarray(image).resize((80, 72), Image.Resampling.BILINEAR)
     twice = np.asarray(once.resize((64, 64), Image.Resampling.BICUBIC))
-    assert np.array_equal(starvla._resized(image), twice)
-    assert np.array_equal(model(client_image_size=None)._resized(twice), twice)
+    assert np.array_equal(starvla.prompt.resized(image), twice)
+    assert np.array_equal(model(client_image_size=None).prompt.resized(twice), twice)

@@ -16,42 +16,27 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
 
 from oxygen_ros.engine.kv_cache import UnifiedKVCache
 from oxygen_ros.errors import ConfigError
 from oxygen_ros.models.byte_tokenizer import ByteTokenizer
-from oxygen_ros.models.checkpoint_statistics import CheckpointStatistics, read_json
+from oxygen_ros.models.checkpoint_statistics import read_json
 from oxygen_ros.models.interface import ExtraSpec, ModelSpec, PolicyInput
 from oxygen_ros.models.qwen3_vl_checkpoint import fill_network, parse_decoder
 from oxygen_ros.models.qwen3_vl_prefix import LAST_HIDDEN, Prefix, write_prefix
-from oxygen_ros.models.qwen3_vl_vision import ImageProcessor
 from oxygen_ros.models.registry import DTYPES, LoadOptions
-from oxygen_ros.models.starvla_config import (
-    Blocks,
-    Framework,
-    base_folder,
-    flow_config,
-    read_config,
-    weights_path,
-)
+from oxygen_ros.models.starvla_config import Blocks, Framework, flow_config, read_config
 from oxygen_ros.models.starvla_fast import FastHead, FastTokenizer
+from oxygen_ros.models.starvla_files import base_folder, read_units, weights_path
 from oxygen_ros.models.starvla_flow import FlowHead
 from oxygen_ros.models.starvla_network import HEAD, StarVlaNetwork, sources, unused
 from oxygen_ros.models.starvla_oft import OftHead
+from oxygen_ros.models.starvla_prompt import END, QUERY, Prompt, PromptSettings
 from oxygen_ros.robot.normalization import StatisticsMode
 
 TASKS = ('speech', 'answer', 'memory')
 BRANCH_POSITIONS = 4096  # longest branch that positions are prepared for
-LONGEST_TOKEN = 32  # characters per token that are looked at
-STATE_BINS = 256
-STATISTICS = 'dataset_statistics.json'
-
-HEAD_TURN = '<|im_start|>user\n'
-VIEW = '<|vision_start|><|image_pad|><|vision_end|>'
-TAIL = '<|im_end|>\n<|im_start|>assistant\n'
-TURN = ('<|im_end|>\n<|im_start|>user\n', TAIL)
-QUERY = '\N{LEFT-POINTING MAGNIFYING GLASS}'  # StarVLA's placeholder of an action
+TURN = ('<|im_end|>\n<|im_start|>user\n', END)
 
 
 class StateForm(str, Enum):
@@ -75,7 +60,8 @@ class StarVlaModel:
             raise ConfigError(f'model {name} has no sizes of its own: give a checkpoint')
         self.config = read_config(checkpoint)
         self._state = StateForm(config['state'])
-        statistics = _statistics(checkpoint, config, self.config.action_dim, self._state)
+        statistics = read_units(checkpoint, config.get('robot_type'), StatisticsMode(config['normalisation']),
+                                self.config.action_dim, self._state is StateForm.NORMALISED)
         base = base_folder(checkpoint, self.config.base, config.get('base_vlm'))
         vlm = read_json(base / 'config.json', 'config.json of the base model')
         if vlm.get('model_type') != 'qwen3_vl' or not vlm.get('tie_word_embeddings', True):
@@ -84,18 +70,17 @@ class StarVlaModel:
         decoder = parse_decoder(vlm['text_config'], 'config.json of the base model')
         self.image_token: int = vlm['image_token_id']
         self.tokenizer = ByteTokenizer(base)
-        self._images = ImageProcessor(read_json(base / 'preprocessor_config.json', 'preprocessor of the base model'),
-                                      config['image_tokens'])
+        size = config.get('client_image_size')
+        settings = PromptSettings(tuple(config['cameras']), config['image_tokens'], config['prompt_tokens'],
+                                  tuple(size) if size else None, self._state is not StateForm.NONE)
+        self.prompt = Prompt(self.config, settings, base, self.tokenizer, self.image_token)
         self._tasks = {task: config['tasks'][task] for task in TASKS}
-        self._prompt_tokens = config['prompt_tokens']
-        self._client_size = tuple(config['client_image_size']) if config.get('client_image_size') else None
-        self._binary = [int(index) for index in config.get('binary') or ()]
-        prefix_tokens = len(config['cameras']) * config['image_tokens'] + self._prompt_tokens
+        self._binary = _indices(config.get('binary') or (), self.config.action_dim)
+        prefix_tokens, head_dtype = settings.prefix_tokens, _dtype(config.get('head_dtype', 'float32'))
         with torch.device('meta'):
             self.network = StarVlaNetwork(vlm['vision_config'], decoder, vlm['text_config']['vocab_size'],
                                           prefix_tokens + BRANCH_POSITIONS,
                                           self._head(config, decoder.width, decoder.depth))
-        head_dtype = DTYPES[config.get('head_dtype', 'float32')]
         rules = {choice: lambda key, dtype=dtype: head_dtype if key.startswith(HEAD) else dtype
                  for choice, dtype in DTYPES.items()}
         path = weights_path(checkpoint, config.get('weights'))
@@ -109,26 +94,17 @@ class StarVlaModel:
             name=name, weights=str(path), random_weights=False, layers=decoder.depth, kv_heads=decoder.kv_heads,
             head_dim=decoder.head_dim, vocabulary=vocabulary, prefix_tokens=prefix_tokens,
             branch_tokens=BRANCH_POSITIONS, horizon=self.config.horizon, action_dim=self.config.action_dim,
-            action_period=config['action_period'], cameras=tuple(config['cameras']),
+            action_period=config['action_period'], cameras=settings.cameras,
             denoise_steps=config.get('denoise_steps') or self.head.denoise_steps, stop_tokens=stop,
             suppressed_tokens=tuple(token for token in range(vocabulary)
                                     if token not in stop and not self.tokenizer.token_bytes(token)),
             first_action_offset=config.get('first_action_offset', 0), dtype=options.dtype, device=options.device,
-            frame_extras=extras, text_head_trained=config['text_head_trained'], statistics=statistics,
-            scratch_tokens=0,
+            frame_extras=extras, text_head_trained=config['text_head_trained'], statistics=statistics, scratch_tokens=0,
             action_branch_tokens=self.head.longest if isinstance(self.head, FastHead) else 0)
 
     def prefix(self, inputs: PolicyInput, instruction: str) -> Prefix:
-        """Return what the decoder reads; absent cameras are left out, and an instruction that is too long is cut."""
-        given = inputs.observation.images
-        images = [self._resized(given[name]) for name in self.spec.cameras if name in given]
-        pixels, grids = self._images(images) if images else (None, None)
-        sizes = self._images.token_grids(grids) if images else []
-        head = self.tokenizer.encode_markup(HEAD_TURN + VIEW * len(images))
-        tail = self.tokenizer.encode_markup(TAIL)
-        room = self._prompt_tokens - len(head) - len(tail) + len(images)
-        return Prefix.of([*head, *self._words(instruction, self._suffix(inputs.state), room), *tail],
-                         self.image_token, sizes, pixels, grids)
+        """Return what the decoder reads; see `Prompt.prefix`."""
+        return self.prompt.prefix(inputs, instruction)
 
     def prefill(self, inputs: PolicyInput, instruction: str, cache: UnifiedKVCache, frame: int,
                 captured: list[torch.Tensor] | None = None) -> None:
@@ -197,40 +173,6 @@ class StarVlaModel:
         return FastHead(self.network.decoder, tokenizer, first, config['action_tokens'], ends, self.config.horizon,
                         self.config.action_dim)
 
-    # -- prompt ------------------------------------------------------------------------------------------------------
-
-    def _suffix(self, state: np.ndarray) -> str:
-        """Return what stands behind the instruction: the state in bins, and the placeholders of OFT."""
-        suffix = ''
-        if self._state is not StateForm.NONE and self.config.framework.state_as_text:
-            bins = np.digitize(state, np.linspace(-1, 1, STATE_BINS + 1)[:-1]) - 1
-            suffix = f' [STATE] {" ".join(map(str, bins))} [ACTION]'
-        if self.config.framework is Framework.OFT:
-            horizon = self.config.horizon
-            suffix += f' Please predict the next {horizon} robot actions: <action>{QUERY * horizon}<action>.'
-        return suffix
-
-    def _words(self, instruction: str, suffix: str, room: int) -> list[int]:
-        """Return the tokens of the instruction in its prompt; it is cut, what is around it is not."""
-        instruction = instruction[:LONGEST_TOKEN * self._prompt_tokens]
-        while True:
-            tokens = self.tokenizer.encode(self.config.prompt.replace('{instruction}', instruction + suffix))
-            if len(tokens) <= room:
-                return tokens
-            if not instruction:
-                raise ValueError(f'prompt_tokens {self._prompt_tokens} leaves no room for the instruction: raise it in '
-                                 'the model file')
-            kept = self.tokenizer.encode(instruction)[:room - len(tokens)]
-            instruction = b''.join(map(self.tokenizer.token_bytes, kept)).decode('utf-8', 'ignore')
-
-    def _resized(self, image: np.ndarray) -> np.ndarray:
-        """Return a picture as StarVLA's client, then its server bring it to size."""
-        for size, resample in ((self._client_size, Image.Resampling.BILINEAR),
-                               (self.config.image_size, Image.Resampling.BICUBIC)):
-            if size is not None and image.shape[1::-1] != size:
-                image = np.asarray(Image.fromarray(image).resize(size, resample))
-        return image
-
     def _given(self, state: np.ndarray) -> torch.Tensor | None:
         """Return the state that the head takes as numbers."""
         if not isinstance(self.network.head, FlowHead) or self.network.head.config.state_dim is None:
@@ -247,29 +189,14 @@ def load(config: Mapping, options: LoadOptions) -> StarVlaModel:
     return StarVlaModel(config, options)
 
 
-def _statistics(checkpoint: Path, config: Mapping, action_dim: int, state: StateForm) -> CheckpointStatistics:
-    """
-    Return the statistics that actions are in. Those that the checkpoint does not scale get the range -1..1.
+def _indices(numbers: Sequence[int], size: int) -> list[int]:
+    wrong = [number for number in numbers if type(number) is not int or not 0 <= number < size]
+    if wrong:
+        raise ValueError(f'binary names {wrong}: actions have the numbers 0 to {size - 1}')
+    return list(numbers)
 
-    :raises ConfigError: `robot_type` is none of the file's, or the lists are of the wrong size.
-    """
-    where = f'statistics {checkpoint / STATISTICS}'
-    content = read_json(checkpoint / STATISTICS, where)
-    chosen = config.get('robot_type') or (next(iter(content)) if len(content) == 1 else None)
-    if chosen not in content:
-        raise ConfigError(f'robot_type is {chosen!r}, the checkpoint knows {sorted(content)}: choose one of these in '
-                          'the model file')
-    mode = StatisticsMode(config['normalisation'])
-    try:
-        actions = dict(content[chosen]['action'])
-        scaled = list(map(bool, actions.get('mask') or [True] * action_dim))
-        lists = {key: list(map(float, actions[key])) for key in mode.keys}
-    except (KeyError, TypeError, ValueError) as error:
-        raise ConfigError(f'{where}: {chosen}: action lacks what {mode.value} needs, or holds no lists of numbers '
-                          f'({error!r})') from error
-    if {len(scaled), *map(len, lists.values())} != {action_dim}:
-        raise ConfigError(f'{where}: {chosen}: action needs lists of {action_dim} numbers')
-    for key, value in zip(mode.keys, (0.0, 1.0) if mode is StatisticsMode.MEAN_STD else (-1.0, 1.0)):
-        lists[key] = [number if scale else value for number, scale in zip(lists[key], scaled)]
-    return CheckpointStatistics(f'{where}: {chosen}', content[chosen].get('state') or {}, lists,
-                                mode if state is StateForm.NORMALISED else None, mode, 0.0)
+
+def _dtype(name: str) -> torch.dtype:
+    if name not in DTYPES:
+        raise ValueError(f'head_dtype is {name!r}: choose one of {list(DTYPES)}')
+    return DTYPES[name]

@@ -1,10 +1,9 @@
-"""What a StarVLA checkpoint says about itself: framework, sizes of the action head, where its files are."""
+"""What the config.yaml of a StarVLA checkpoint says: framework, prompt, sizes of the action head."""
 
 from __future__ import annotations
 
 import datetime
 import logging
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -17,12 +16,10 @@ from oxygen_ros.errors import ConfigError
 logger = logging.getLogger(__name__)
 
 CONFIG = 'config.yaml'
-BASE_FILES = ('config.json', 'tokenizer.json', 'preprocessor_config.json')
 # Until then the blocks of PI and PI_v3 all attended to the context, whatever the checkpoint's config says.
 INTERLEAVED_SINCE = datetime.date(2026, 6, 16)
 _SHAPES = {'DiT-B': (768, 64), 'DiT-L': (1536, 48)}  # GR00T: width and numbers per head
 _LAYERWISE_DECODER = 1024  # inner width of the decoder (and of the state encoder) of PI and PI_v3
-_WEIGHTS = re.compile(r'steps_(\d+)_(?:pytorch_model\.pt|model\.safetensors)')
 
 
 class Framework(str, Enum):
@@ -233,46 +230,3 @@ def choose_interleaved(framework: Framework, dit: Mapping, blocks: Blocks, train
                        'for weights trained before %s set `trained` or `blocks: cross` in the model file: the weights '
                        'themselves cannot tell', INTERLEAVED_SINCE)
     return flag
-
-
-def base_folder(checkpoint: Path, base: str, chosen: str | None) -> Path:
-    """
-    Return the directory with configuration, tokenizer and processor of the base model.
-
-    :param base: path or hub id in the checkpoint's config. :param chosen: of the model file; None looks for `base`
-        in the checkpoint, then beside its last part in `base_vlm`.
-    :raises ConfigError: it is not there, or lacks a file.
-    """
-    name = Path(base).name
-    places = [Path(chosen).expanduser()] if chosen else [checkpoint / base, checkpoint / 'base_vlm' / name]
-    folder = next((place for place in places if place.is_dir()), None)
-    if folder is None:
-        raise ConfigError(f'checkpoint {str(checkpoint)!r} stands on the base model {base!r}, which is not inside: '
-                          f'copy {", ".join(BASE_FILES)} of that model to {str(places[-1])!r}, or set `base_vlm` in '
-                          'the model file (its weights are not needed)')
-    missing = [file for file in BASE_FILES if not (folder / file).is_file()]
-    if missing:
-        raise ConfigError(f'the base model in {str(folder)!r} lacks {", ".join(missing)}: copy that there')
-    return folder
-
-
-def weights_path(checkpoint: Path, chosen: str | None) -> Path:
-    """
-    Return the file with the weights: `final_model`, else that of the most steps.
-
-    :param chosen: relative to the checkpoint, of the model file. :raises ConfigError: there is none.
-    """
-    if chosen:
-        path = checkpoint / chosen
-        if not path.is_file():
-            raise ConfigError(f'checkpoint {str(checkpoint)!r} has no {chosen}: correct `weights` in the model file')
-        return path
-    for name in ('model.safetensors', 'pytorch_model.pt'):
-        if (checkpoint / 'final_model' / name).is_file():
-            return checkpoint / 'final_model' / name
-    steps = {path: int(match[1]) for path in sorted((checkpoint / 'checkpoints').glob('steps_*'))
-             if (match := _WEIGHTS.fullmatch(path.name))}
-    if not steps:
-        raise ConfigError(f'checkpoint {str(checkpoint)!r} has no weights: neither final_model/model.safetensors (or '
-                          'pytorch_model.pt) nor checkpoints/steps_N_model.safetensors (or _pytorch_model.pt)')
-    return max(steps, key=steps.get)
