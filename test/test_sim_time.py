@@ -15,6 +15,9 @@ from trajectory_msgs.msg import JointTrajectory
 from oxygen_ros.msg import EngineStatus, Frame
 from oxygen_ros.nodes.conversion import frame_to_msg, time_from_msg, time_to_msg
 from oxygen_ros.observation import Observation
+from oxygen_ros.perception.joint_merger import JointMerger
+from oxygen_ros.perception.sync_options import Camera, SyncEvent, SyncOptions
+from oxygen_ros.perception.synchronizer import FrameSynchronizer
 from oxygen_ros.robot.robot_file import load_robot
 from oxygen_ros.srv import QueryMemory, SetInstruction
 
@@ -140,6 +143,23 @@ def test_timers_and_stamps_follow_the_clock_whatever_it_does(ros_graph, tmp_path
     assert len(chunks) >= 1 and max(sent) <= 102.1 and sent[-1] - sent[0] > 0.7
     errors = ros_graph.stop(process)
     assert errors.count('clock jumped back') == 1
+
+
+@pytest.mark.parametrize('tick', [SECOND // 4, SECOND // 100])
+def test_pictures_that_are_ahead_of_a_coarse_clock_are_taken(tick):
+    """They were taken after the last tick: in the future, for a node that has only /clock."""
+    picture = np.zeros((4, 4, 3), np.uint8)
+    synchronizer = FrameSynchronizer([Camera('left'), Camera('right')], JointMerger(), SyncOptions(rate_hz=0))
+    made = []
+    for number in range(50):
+        stamp_ns = 100 * SECOND + number * SECOND // 30
+        now_ns = stamp_ns // tick * tick
+        for camera in ('left', 'right'):
+            assert synchronizer.add_image(camera, stamp_ns, now_ns, lambda: picture) is SyncEvent.RECEIVED
+        synchronizer.add_joints(['a'], [0.5], [], stamp_ns, now_ns)
+        frame = synchronizer.take(now_ns)
+        made.append(frame.observation.stamp_ns)
+    assert made == [100 * SECOND + number * SECOND // 30 for number in range(50)]
 
 
 def test_looped_recording_in_simulated_time_gives_its_frames_in_every_loop(ros_graph):
