@@ -58,7 +58,9 @@ class RecordNode(Node):
     def __init__(self, **options: Any) -> None:
         super().__init__('record', **options)
         values = declare_parameters(self, PARAMETERS)
-        self._patterns = list(values['topics'])
+        # As the command line of a robot gives them: relative names are in the root, as far as they are no patterns.
+        self._patterns = [name if name.startswith(('/', '*')) else f'/{name}' for name in values['topics']]
+        self._asked = tuple(self._patterns)
         if values['all']:
             self._patterns = ['*']
         elif not self._patterns:
@@ -105,18 +107,19 @@ class RecordNode(Node):
         """
         What was received, written and found in the finished recording, by topic.
 
-        `differences` names topics of which something is missing.
+        `differences` names topics of which something is missing, `absent` those that were asked for and not there.
         """
         found, notes = self._read_back()
         topics = [{'topic': name, 'received': self.received[name], 'written': self._writer.written[name],
                    'in_recording': found[name], 'lost_by_dds': self.lost[name], 'dropped': self.dropped[name]}
                   for name in sorted({*self._sources, *self.skipped} - self.skipped.keys())]
+        absent = [pattern for pattern in self._asked if not any(wanted(name, [pattern]) for name in self._sources)]
         differences = [f'{topic["topic"]}: {topic["received"]} messages received, {topic["in_recording"]} recorded'
                        for topic in topics if topic['received'] != topic['in_recording']]
         differences += [f'{topic["topic"]}: {topic["lost_by_dds"]} messages did not arrive' for topic in topics
                         if topic['lost_by_dds']]
         return {'bag': str(self._writer.folder), 'written': sum(self._writer.written.values()), 'topics': topics,
-                'skipped': self.skipped, 'differences': differences, 'notes': notes}
+                'skipped': self.skipped, 'absent': absent, 'differences': differences, 'notes': notes}
 
     def _read_back(self) -> tuple[Counter[str], list[str]]:
         if self._failure is not None:
@@ -274,6 +277,8 @@ def main(arguments: argparse.Namespace) -> int:
         print(json.dumps(report))
     else:
         print(f'{report["written"]} messages on {len(report["topics"])} topics in {report["bag"]}')
+        for topic in report['absent']:
+            print(f'note: nothing was published on {topic}', file=sys.stderr)
         for line in [*report['differences'], *report['notes']]:
             print('error:', line, file=sys.stderr)
     return code or int(bool(report['differences'] or report['notes']))
