@@ -9,6 +9,7 @@ from oxygen_ros.robot.chunk import JointChunk
 from oxygen_ros.robot.chunk_buffer import ChunkBuffer, PushResult, WhenEmpty
 from oxygen_ros.robot.command_stream import CommandStream
 from oxygen_ros.robot.robot_file import load_robot
+from oxygen_ros.robot.safety import ChunkRejected
 
 MS = 1_000_000
 NAMES = ('waist_yaw_joint', 'left_elbow_joint')
@@ -117,10 +118,12 @@ def test_pause_in_the_commands_allows_no_larger_step(stream):
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from(['push', 'push', 'stop', 'resume', 'measured', 'wait']),
-                          st.floats(-900, 900), st.integers(0, 400)), max_size=25))
-def test_whatever_happens_nothing_outside_the_limits_is_sent(happenings):
-    stream = CommandStream(ROBOT, ChunkBuffer(NAMES))
+@given(st.lists(st.tuples(st.sampled_from(['push', 'push', 'push', 'stop', 'resume', 'measured', 'wait', 'clear']),
+                          st.one_of(st.floats(-900, 900), st.floats()), st.integers(0, 400)), max_size=25),
+       st.sampled_from([0, 100, 500]), st.sampled_from([None, 0, 700]), st.sampled_from(WhenEmpty))
+def test_whatever_happens_nothing_outside_the_limits_is_sent(happenings, blend_ms, start_ms, when_empty):
+    start_ns = None if start_ms is None else start_ms * MS
+    stream = CommandStream(ROBOT, ChunkBuffer(NAMES, blend_ns=blend_ms * MS, start_ns=start_ns, when_empty=when_empty))
     joints = ROBOT.select(NAMES)
     lower, upper = (np.array([getattr(joint, name) for joint in joints]) for name in ('lower', 'upper'))
     velocity = np.array([joint.velocity for joint in joints])
@@ -128,14 +131,26 @@ def test_whatever_happens_nothing_outside_the_limits_is_sent(happenings):
     now, frame, last = 0, 0, None
     for what, value, wait in happenings:
         frame += 1
+        trajectory = None
         if what == 'push':
-            stream.push(chunk([value, -value], now, frame), now * MS)
+            try:
+                _, trajectory = stream.push(chunk([value, -value], now, frame), now * MS)
+            except ChunkRejected:
+                assert not abs(value) <= 1000
         elif what == 'stop':
-            stream.stop(now * MS)
+            trajectory = stream.stop(now * MS)
         elif what == 'resume':
-            stream.resume()
-        elif what == 'measured':
-            stream.measured(NAMES, np.clip([value, -value], lower, upper))
+            stream.resume(now * MS)
+        elif what == 'measured' and np.isfinite(value):  # as observations are
+            stream.measured(NAMES, np.array([value, -value]))
+            last = last if stream.command(now * MS) else None  # where it is, when nothing was commanded
+        elif what == 'clear':
+            stream.clear()
+            stream.measured(NAMES, np.zeros(2))
+            last = None
+        if trajectory is not None:
+            assert (trajectory.positions >= lower).all() and (trajectory.positions <= upper).all()
+            assert (np.abs(trajectory.velocities) <= velocity).all() and not trajectory.velocities[-1].any()
         for _ in range(wait // 20 + 1):
             now += 20
             command = stream.command(now * MS)

@@ -12,6 +12,7 @@ from sensor_msgs.msg import JointState
 from oxygen_ros.nodes.conversion import NANOSECONDS, time_from_msg
 
 PLAIN_CDR = b'\x00\x01'  # little endian, as every machine that runs ROS 2 today writes it (RTPS specification, 10.2)
+MOST_KNOWN, LONGEST_KNOWN = 64, 65536  # lists of names that are remembered, and bytes of one
 START = 4                # offset of what alignment counts from, behind the encapsulation
 
 
@@ -66,9 +67,10 @@ class JointStateReader:
                 raise ValueError(f'{len(data)} bytes are no JointState: they end in a name')
             names.append(text[:-1].decode())  # without the zero at its end
             end += 4 + length
-        if len(self._known) >= 64:
+        if len(self._known) >= MOST_KNOWN:
             self._known.clear()
-        self._known[position] = data[position:end], tuple(names)
+        if end - position <= LONGEST_KNOWN:
+            self._known[position] = data[position:end], tuple(names)
         return tuple(names), end
 
 
