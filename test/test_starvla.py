@@ -34,7 +34,7 @@ from oxygen_ros.models.starvla_config import (
     flow_config,
 )
 from oxygen_ros.models.starvla_files import weights_path
-from oxygen_ros.models.starvla_flow import CONTEXT, FlowHead
+from oxygen_ros.models.starvla_flow import CONTEXT, FlowHead, StaticFlow
 from oxygen_ros.models.starvla_network import StarVlaNetwork
 from oxygen_ros.models.starvla_prompt import QUERY
 from oxygen_ros.observation import Observation
@@ -190,6 +190,30 @@ def test_what_an_earlier_frame_left_in_a_slot_does_not_matter():
     prefilled(starvla, cache=cache)
     one, other = (starvla.raw_actions(each, 0, noise(starvla), 4) for each in (clean, cache))
     assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize(('case', 'state'), [(PI, 'raw'), (GR00T, 'none')])
+def test_graphs_of_the_flow_give_what_the_usual_way_gives(case, state):
+    captured = []
+
+    def capture(work):
+        output = work().clone()
+        captured.append(work)
+        return output.fill_(torch.nan), lambda: output.copy_(work())
+
+    starvla = model(case, state=state)
+    cache = prefilled(starvla, policy_input(state=STATE), 'open the drawer')
+    prefilled(starvla, policy_input(state=STATE[::-1], image=255 - IMAGE), 'put the robot away', cache)
+    usual = [starvla.denoise(cache, frame, noise(starvla, frame), 4) for frame in (0, 1)]
+    head = starvla.network.head
+    head.static[cache] = StaticFlow(head, cache, capture)
+    for _ in range(2):
+        for frame in (0, 1):
+            assert torch.equal(starvla.denoise(cache, frame, noise(starvla, frame), 4), usual[frame])
+    assert len(captured) == 2  # once for each frame slot
+    starvla.prefill(policy_input(state=STATE[::-1], image=255 - IMAGE), 'put the robot away', cache, 0)
+    assert torch.equal(starvla.denoise(cache, 0, noise(starvla, 1), 4), usual[1])  # what is in the slot counts
+    assert len(captured) == 2
 
 
 def test_no_scratch_tokens_are_reserved():

@@ -13,6 +13,7 @@ from oxygen_ros.engine.kv_cache import UnifiedKVCache
 from oxygen_ros.errors import ConfigError
 from oxygen_ros.models.action_expert import ActionExpert
 from oxygen_ros.models.gemma import GemmaDecoder
+from oxygen_ros.models.starvla_flow import FlowHead, StaticFlow
 from oxygen_ros.models.static_shapes import Capture, CudaCapture, StaticDecode, StaticDenoise
 
 logger = logging.getLogger(__name__)
@@ -79,4 +80,6 @@ def _parts(network: nn.Module) -> dict[Stage, tuple[nn.Module, type]]:
             parts[Stage.DECODE] = module, StaticDecode
         elif isinstance(module, ActionExpert):
             parts[Stage.DENOISE] = module, StaticDenoise
+        elif isinstance(module, FlowHead):
+            parts[Stage.DENOISE] = module, StaticFlow
     return parts

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +19,7 @@ from torch import nn
 
 from oxygen_ros.engine.kv_cache import ExtraSpec, UnifiedKVCache
 from oxygen_ros.models.starvla_config import FlowConfig
+from oxygen_ros.models.static_shapes import Capture, GraphCache
 
 TIME_WIDTH = 256  # of the sinusoidal embedding of the blocks' condition
 BLOCK_EPSILON, OUTPUT_EPSILON = 1e-5, 1e-6
@@ -74,6 +76,8 @@ class FlowHead(nn.Module):
                          nn.ModuleList((nn.Linear(c.state_dim, c.inner), nn.Linear(c.inner, c.width))))
         self.output_modulate = None if c.output is None else nn.Linear(c.width, 2 * c.width)
         self.output = None if c.output is None else nn.Linear(c.width, c.output)
+        # Caches on which denoising is replayed as graphs; nothing is captured until somebody asks for it.
+        self.static: WeakKeyDictionary[UnifiedKVCache, StaticFlow] = WeakKeyDictionary()
         self._schedules: dict[int, Schedule] = {}
         self._table: torch.Tensor | None = None
 
@@ -122,6 +126,11 @@ class FlowHead(nn.Module):
 
         :param noise: float32 [horizon, action_dim]. :returns: float32 like noise, as the network gives them.
         """
+        static = self.static.get(cache)
+        return self.integrate(cache, frame, noise, steps) if static is None else static.denoise(noise, frame, steps)
+
+    def integrate(self, cache: UnifiedKVCache, frame: int, noise: torch.Tensor, steps: int) -> torch.Tensor:
+        """As `denoise`, step by step."""
         schedule, context = self.schedule(steps), self.context(cache, frame)
         x = noise
         for step in range(steps):
@@ -202,6 +211,22 @@ class FlowHead(nn.Module):
             angles = torch.arange(tokens).unsqueeze(1) * columns.exp()
             self._table = torch.stack((angles.sin(), angles.cos()), dim=2).flatten(1).to(like)
         return self._table
+
+
+class StaticFlow:
+    """Denoising of a head behind the frames of a cache, captured per frame slot, all steps in one graph."""
+
+    def __init__(self, head: FlowHead, cache: UnifiedKVCache, capture: Capture) -> None:
+        self._head, self._cache = head, cache
+        self.graphs = GraphCache(capture)
+        self._noise = torch.zeros((head.config.horizon, head.config.action_dim), device=cache.spec.device)
+
+    def denoise(self, noise: torch.Tensor, frame: int, steps: int) -> torch.Tensor:
+        """See `FlowHead.denoise`; all else that it reads is in the frame, at the same addresses each time."""
+        self._noise.copy_(noise)
+        self._head.schedule(steps)  # not part of the graph
+        return self.graphs.run((frame, steps),
+                               lambda: self._head.integrate(self._cache, frame, self._noise, steps)).clone()
 
 
 def _angles(buckets: Sequence[int], count: int, divisor: int) -> torch.Tensor:
