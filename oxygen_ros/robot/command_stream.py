@@ -71,6 +71,7 @@ class CommandStream:
         """Return the command for this moment and its safe form, or None when there is nothing to command."""
         command = self._buffer.sample(now_ns)
         if command is None:
+            self._last_ns = None  # a pause allows no larger step after it
             return None
         step_ns = 0 if self._last_ns is None else now_ns - self._last_ns
         self._last_ns = now_ns
