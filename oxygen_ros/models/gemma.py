@@ -150,31 +150,29 @@ class GemmaDecoder(nn.Module):
         static = self.static.get(cache)
         if static is not None and width == 1:
             return static.step(slots, [row[0] for row in tokens])
-        dtype = cache.spec.dtype
-        batch = make_batch(cache, slots, counts, c.groups, dtype)
-        starts = [cache.next_position(slot) for slot in slots]
-        # Positions of padding may run past the table: clamp, they are never read.
-        most = self.cos.shape[0] - 1
-        ids, positions = torch.tensor([
-            [token for row in tokens for token in (*row, *[0] * (width - len(row)))],
-            [min(start + column, most) for start in starts for column in range(width)]]).to(device)
+        batch = make_batch(cache, slots, counts, c.groups, cache.spec.dtype)
+        # Only attention wants rows of one length: everything else is computed of the given tokens alone.
+        ids, positions, slot, place, padded = _rows(cache, slots, tokens, width).to(device)
+        ragged = len(ids) < branches * width
         x = self.embed(ids)
-        cos, sin = self.turn(positions, dtype)
-        given, slot, place = _writes(cache, slots, counts, device)
+        cos, sin = self.turn(positions, x.dtype)
         put = torch.ops.aten.index_put_  # as pool[:, slot, :, place] = ..., at half the cost
         for number, layer in enumerate(self.layers):
             q, kv = layer.project(x, cos, sin)
-            put(cache.branch_kv[number], (None, slot, None, place), kv if given is None else kv[given])
+            put(cache.branch_kv[number], (None, slot, None, place), kv)
+            if ragged:
+                q = q.new_zeros((branches * width, *q.shape[1:])).index_copy_(0, padded, q)
             q = q.view(branches, width, c.kv_heads, c.groups, c.head_dim)
-            if number == c.depth - 1 and width > 1:
+            last = number == c.depth - 1 and width > 1
+            if last:
                 # Only the last new token of each branch is read: mask rows of the others go with it.
-                last = torch.tensor(counts, device=device) - 1
-                rows = torch.arange(branches, device=device)
-                q, x = q[rows, last].unsqueeze(1), x[rows * width + last]
-                batch = _last_rows(batch, last, width)
+                rows, column = torch.arange(branches, device=device), torch.tensor(counts, device=device) - 1
+                q, x = q[rows, column].unsqueeze(1), x[(column + 1).cumsum(0) - 1]
+                batch = _last_rows(batch, column, width)
             q = q.transpose(1, 2).flatten(2, 3)
             out = attend_branches(q, cache, number, batch).unflatten(2, (-1, c.groups)).transpose(1, 2)
-            x = layer.finish(x, out.reshape(len(x), -1))
+            out = out.reshape(-1, c.heads * c.head_dim)
+            x = layer.finish(x, out[padded] if ragged and not last else out)
         for slot_number, count in zip(slots, counts):
             cache.advance_branch(slot_number, count)
         return self.logits(x)
@@ -207,14 +205,13 @@ class Head(nn.Module):
         return torch.cat([F.linear(normed, part.float()) for part in weight.split(HEAD_ROWS)], dim=-1)
 
 
-def _writes(cache: UnifiedKVCache, slots: Sequence[int], counts: Sequence[int], device: torch.device,
-            ) -> tuple[torch.Tensor | None, torch.Tensor, torch.Tensor]:
-    """Return which rows of the padded batch are given (None: all), and the (slot, token) of each in the pool."""
-    width = max(counts)
-    places = [(row * width + column, slot, cache.branches[slot].length + column)
-              for row, (slot, count) in enumerate(zip(slots, counts)) for column in range(count)]
-    given, slot, token = torch.tensor(list(zip(*places))).to(device)
-    return None if len(places) == len(slots) * width else given, slot, token
+def _rows(cache: UnifiedKVCache, slots: Sequence[int], tokens: Sequence[Sequence[int]], width: int) -> torch.Tensor:
+    """Return per new token, int64 [5, tokens]: itself, position, branch slot, place in it, place in a padded batch."""
+    rows = []
+    for row, (slot, new) in enumerate(zip(slots, tokens)):
+        length, position = cache.branches[slot].length, cache.next_position(slot)
+        rows += [(token, position + i, slot, length + i, row * width + i) for i, token in enumerate(new)]
+    return torch.tensor(rows).T
 
 
 def _per_head(mask: torch.Tensor | None, groups: int) -> torch.Tensor | None:
