@@ -31,6 +31,7 @@ from oxygen_ros.models.pi0_network import Pi0Network
 PADDING = -1  # segment of a token that is no token
 PREFIX = 0  # segment of the prefix text; branches count from 1
 NO_TARGET = -100  # what cross_entropy ignores
+HIDDEN = -30000.0  # added to the scores of what is not seen; infinity became NaN in compiled layers
 
 
 @dataclass(frozen=True)
@@ -187,8 +188,8 @@ def _working_dtype(x: torch.Tensor) -> torch.dtype:
 
 
 def _bias(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return what is added to scores: 0 where something is seen, -inf elsewhere."""
-    return torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, float('-inf'))
+    """Return what is added to scores: 0 where something is seen, elsewhere so little that its share is exactly 0."""
+    return torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, HIDDEN)
 
 
 def _row_mask(segments: torch.Tensor) -> torch.Tensor:
