@@ -20,8 +20,10 @@ import torch
 from oxygen_ros.engine.kv_cache import UnifiedKVCache
 from oxygen_ros.errors import ConfigError
 from oxygen_ros.models.byte_tokenizer import ByteTokenizer
+from oxygen_ros.models.chat_prompt import END, chat_prompt
 from oxygen_ros.models.checkpoint_statistics import read_json
 from oxygen_ros.models.interface import ExtraSpec, ModelSpec, PolicyInput
+from oxygen_ros.models.prompt_context import NO_CONTEXT, ContextKind, PromptContext, context_kinds
 from oxygen_ros.models.qwen3_vl_checkpoint import fill_network, parse_decoder
 from oxygen_ros.models.qwen3_vl_prefix import LAST_HIDDEN, Prefix, write_prefix
 from oxygen_ros.models.registry import DTYPES, LoadOptions
@@ -31,13 +33,11 @@ from oxygen_ros.models.starvla_files import base_folder, read_units, weights_pat
 from oxygen_ros.models.starvla_flow import FlowHead
 from oxygen_ros.models.starvla_network import HEAD, StarVlaNetwork, sources, unused
 from oxygen_ros.models.starvla_oft import OftHead
-from oxygen_ros.models.starvla_prompt import END, QUERY, Prompt, PromptSettings
+from oxygen_ros.models.starvla_prompt import QUERY, Prompt, PromptSettings
 from oxygen_ros.robot.normalization import StatisticsMode
 
 TASKS = ('speech', 'answer', 'memory')
 BRANCH_POSITIONS = 4096  # longest branch that positions are prepared for
-TURN = ('<|im_end|>\n<|im_start|>user\n', END)
-
 
 class StateForm(str, Enum):
     """In which form the model was given states in training."""
@@ -84,7 +84,6 @@ class StarVlaModel:
         rules = {choice: lambda key, dtype=dtype: head_dtype if key.startswith(HEAD) else dtype
                  for choice, dtype in DTYPES.items()}
         path = weights_path(checkpoint, config.get('weights'))
-        fill_network(name, self.network, path, sources(self.network), unused(self.network), rules, options)
         stop = frozenset({self.tokenizer.control('<|im_end|>')})
         self.head = self.network.head or self._fast_head(checkpoint, config, stop)
         extras = {LAST_HIDDEN: ExtraSpec((decoder.width,), options.dtype),
@@ -100,7 +99,10 @@ class StarVlaModel:
                                     if token not in stop and not self.tokenizer.token_bytes(token)),
             first_action_offset=config.get('first_action_offset', 0), dtype=options.dtype, device=options.device,
             frame_extras=extras, text_head_trained=config['text_head_trained'], statistics=statistics, scratch_tokens=0,
-            action_branch_tokens=self.head.longest if isinstance(self.head, FastHead) else 0)
+            action_branch_tokens=self.head.longest if isinstance(self.head, FastHead) else 0,
+            context=context_kinds(config, ContextKind))
+        options.admit(self.spec)
+        fill_network(name, self.network, path, sources(self.network), unused(self.network), rules, options)
 
     def prefix(self, inputs: PolicyInput, instruction: str) -> Prefix:
         """Return what the decoder reads; see `Prompt.prefix`."""
@@ -138,13 +140,14 @@ class StarVlaModel:
         """Add tokens to branches; see `VLAModel.extend`."""
         return self.network.decoder.extend(cache, slots, tokens)
 
-    def branch_prompt(self, task: str, text: str) -> list[int]:
-        """Return a turn of the user; see `VLAModel.branch_prompt`. Empty words: the text goes on from the prefix."""
-        words = self._tasks[task].replace('{text}', text)
-        if not words:
-            return []
-        markup = self.tokenizer.encode_markup
-        return [*markup(TURN[0]), *self.tokenizer.encode(words), *markup(TURN[1])]
+    def branch_prompt(self, task: str, text: str, context: PromptContext = NO_CONTEXT) -> list[int]:
+        """
+        Return the end of the turn that the prefix has begun, and a turn of the user; see `VLAModel.branch_prompt`.
+
+        Empty words: the text goes on from the prefix.
+        """
+        turns = chat_prompt(self.tokenizer, self._tasks[task].replace('{text}', text), context)
+        return [*self.tokenizer.encode_markup(END), *turns] if turns else []
 
     # -- loading -----------------------------------------------------------------------------------------------------
 

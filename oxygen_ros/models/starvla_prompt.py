@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,8 @@ from oxygen_ros.models.interface import PolicyInput
 from oxygen_ros.models.qwen3_vl_prefix import Prefix
 from oxygen_ros.models.qwen3_vl_vision import ImageProcessor
 from oxygen_ros.models.starvla_config import Framework, StarVlaConfig
+
+logger = logging.getLogger(__name__)
 
 LONGEST_TOKEN = 32  # characters per token that are looked at
 STATE_BINS = 256
@@ -57,6 +60,7 @@ class Prompt:
         self._config, self._settings, self._tokenizer, self._image_token = config, settings, tokenizer, image_token
         processor: Mapping = read_json(base / 'preprocessor_config.json', 'preprocessor of the base model')
         self._images = ImageProcessor(processor, settings.image_tokens)
+        self._cut = ''  # the last instruction that was too long
 
     def prefix(self, inputs: PolicyInput, instruction: str) -> Prefix:
         """
@@ -95,11 +99,15 @@ class Prompt:
 
     def _words(self, instruction: str, suffix: str, room: int) -> list[int]:
         """Return the tokens of the instruction in its prompt; it is cut, what is around it is not."""
-        most = self._settings.prompt_tokens
+        most, whole = self._settings.prompt_tokens, instruction
         instruction = instruction[:LONGEST_TOKEN * most]
         while True:
             tokens = self._tokenizer.encode(self._config.prompt.replace('{instruction}', instruction + suffix))
             if len(tokens) <= room:
+                if instruction != whole and self._cut != whole:
+                    self._cut = whole
+                    logger.warning('the instruction of %d characters is cut to %d to fit into prompt_tokens %d',
+                                   len(whole), len(instruction), most)
                 return tokens
             if not instruction:
                 raise ValueError(f'prompt_tokens {most} leaves no room for the instruction: raise it in the model file')
