@@ -10,6 +10,7 @@ from bench_models import small_model_file
 
 from oxygen_ros.bench import gpu_check
 from oxygen_ros.bench.check import Seen, compare, reference_of, run_engine, same_results
+from oxygen_ros.engine.graphs import Graphs
 from oxygen_ros.models.registry import LoadOptions, load_model, read_model_file
 
 FRAMES, LENGTH, STEPS = 3, 6, 2
@@ -22,7 +23,7 @@ def model_file(tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def plain(model_file):
-    return load_model(read_model_file(model_file), LoadOptions(**gpu_check._plain()))
+    return load_model(read_model_file(model_file), LoadOptions())
 
 
 @pytest.fixture(scope='module')
@@ -36,6 +37,16 @@ def test_engine_computes_what_the_reference_does(plain, seen):
     # Texts: 2 with frames 1 and 3, 1 with frame 2; texts of one frame share the logits of their first token.
     assert result['calls'] == FRAMES + 5 * (LENGTH - 1)
     assert len({prefill for prefill, _, _ in seen.logits}) == FRAMES
+
+
+def test_static_shapes_compute_what_the_reference_does(plain, seen):
+    static = run_engine(plain, FRAMES, LENGTH, STEPS, graphs=Graphs.ON)
+    assert compare(static, reference_of(plain, plain.network.state_dict()), torch.float32, STEPS)['passed']
+    assert same_results(static, seen, 1e-4)['passed']
+    # It was another way, and the model is as before.
+    assert any(not torch.equal(a[2], b[2]) for a, b in zip(static.actions, seen.actions))
+    again = run_engine(plain, FRAMES, LENGTH, STEPS)
+    assert all(torch.equal(a[2], b[2]) for a, b in zip(again.actions, seen.actions))
 
 
 @pytest.mark.parametrize('name', ['vision.layers.0.qkv.weight', 'decoder.layers.1.down.weight',
@@ -73,11 +84,13 @@ def test_prepared_check_runs_all_its_parts(model_file, tmp_path, capsys):
     result = json.loads(file.read_text())
     parts = result['parts']
     assert list(parts) == list(gpu_check.PARTS)
-    assert parts['correctness']['passed'] and set(parts['correctness']['dtypes']) == {'float32', 'bfloat16'}
+    assert parts['correctness']['passed'] and set(parts['correctness']['ways']) == {
+        f'{dtype}, graphs {way}' for dtype in ('float32', 'bfloat16') for way in ('off', 'on')}
     assert parts['table']['passed'] and len(parts['table']['cases'][0]['modes']) == 3
-    assert code == (0 if parts['graphs']['passed'] else 1)
-    if gpu_check._ways():
-        assert parts['graphs']['passed'] and set(parts['graphs']['decode_seconds']) == {'eager', 'graphs'}
+    assert parts['graphs']['passed'] and parts['graphs']['same']['compared'] > 5
+    times = parts['graphs']['stage_seconds']
+    assert set(times) == {'off', 'on'} and {'denoise', 'decode step of 8'} < set(times['on'])
+    assert code == 0
 
 
 def test_part_that_fails_leaves_the_others(model_file, tmp_path, monkeypatch, capsys):

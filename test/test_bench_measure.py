@@ -90,6 +90,11 @@ def test_real_time_and_endurance_run(model_file, tmp_path, capsys):
     mode = json.loads(file.read_text())['real_time'][0]['modes']['continuous_batching']
     assert mode['due'] == 20 and 0 < mode['chunks'] <= 20 and mode['tokens_per_second'] > 0
     assert mode['kv_bytes_peak'] <= mode['kv_bytes_pools']
+    assert bench('--model', model_file, '--adaptive', '--cpu-time', '--period', 0.04, '--seconds', 1, '--blocks', 1,
+                 '--text-length', 6, '--arrivals', 'poisson', '--set', 'packing=plain', '--json', file) == 0
+    result = json.loads(file.read_text())['real_time'][0]
+    assert result['workload']['clock'] == 'cpu' and list(result['modes']) == list(MODES)
+    assert all(mode['due'] == 25 and mode['chunks'] and mode['texts_finished'] for mode in result['modes'].values())
     assert bench('--model', model_file, '--frames', 6, '--text-length', 4, '--json', file) in (0, 1)
     result = json.loads(file.read_text())['cases'][0]
     assert list(result['modes']) == ['continuous_batching'] and result['endurance']['frames'] == 6

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -13,9 +13,11 @@ from oxygen_ros.bench.lane import Lane, check_frame
 from oxygen_ros.bench.measured_model import MeasuredModel
 from oxygen_ros.bench.reference import Prefix, Reference
 from oxygen_ros.engine.config import EngineConfig
+from oxygen_ros.engine.graphs import Graphs, use_graphs
 from oxygen_ros.engine.kv_cache import UnifiedKVCache
 from oxygen_ros.engine.scheduler import Mode, SchedulerConfig
 from oxygen_ros.models.interface import VLAModel
+from oxygen_ros.models.static_shapes import Work
 
 # Largest difference that rounding explains: of logits by their standard deviation, of actions by their largest number.
 TOLERANCES = {torch.float32: 5e-4, torch.bfloat16: 0.15}
@@ -84,18 +86,31 @@ class RecordingModel(MeasuredModel):
         return logits
 
 
-def run_engine(model: VLAModel, frames: int, length: int, steps: int, warm_up: int = 1) -> Seen:
+def recompute(work: Work) -> tuple[torch.Tensor, Callable[[], None]]:
+    """Stands in for the capture of a graph where there can be none: the work is done again."""
+    output = work()
+    return output, lambda: output.copy_(work())
+
+
+def run_engine(model: VLAModel, frames: int, length: int, steps: int, warm_up: int = 1, graphs: Graphs = Graphs.AUTO,
+               ) -> Seen:
     """
     Have an engine with continuous batching act on some frames and say something about each, and return what it did.
 
     Texts of several frames run in one batch; every second frame brings two, so that some share a frame.
+
+    :param graphs: on a CPU, ON runs what would be captured, without capturing it.
     """
+    cuda = model.spec.device.startswith('cuda')
     recording = RecordingModel(model)
     try:
         config = EngineConfig(SchedulerConfig(Mode.CONTINUOUS_BATCHING, max(1, length // 2)), 2 * frames, length + 16,
-                              denoise_steps=steps, max_frame_age=1e9)
+                              denoise_steps=steps, max_frame_age=1e9, graphs=graphs if cuda else Graphs.OFF)
         inputs = Inputs(model, len(model.spec.cameras), seed=0)
         lane = Lane('check', recording, config, INSTRUCTION, inputs.observation(1), warm_up, EnergyMeter())
+        cache, network = lane.engine.cache, model.network
+        if graphs is Graphs.ON and not cuda:
+            use_graphs(Graphs.ON, network, cache, recompute, lambda: lane.engine.costs)
         recording.seen = Seen()
         try:
             for number in range(1, frames + 1):
@@ -105,6 +120,7 @@ def run_engine(model: VLAModel, frames: int, length: int, steps: int, warm_up: i
             lane.engine.check_integrity()
         finally:
             lane.stop()
+            use_graphs(Graphs.OFF, network, cache, None, lambda: lane.engine.costs)  # nothing of it stays
     finally:
         recording.restore()
     return recording.seen

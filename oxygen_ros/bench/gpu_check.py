@@ -2,7 +2,7 @@
 What only a machine with a GPU can show, as one prepared run: `python bench/gpu_check.py`.
 
 1. correctness: an engine on the GPU against the float64 reference, call by call, in float32 and bfloat16.
-2. graphs: the same work with CUDA graphs and without gives the same, and what a decode step takes either way.
+2. graphs: the same work with CUDA graphs and without gives the same, and what denoising and decode steps take.
 3. table: full-size π0.5 with random weights in all modes, and how far each stage is from what the hardware allows.
 
 Each part is written to the result file as soon as it is done: a machine that is lent for minutes may go at any time.
@@ -22,7 +22,7 @@ from pathlib import Path
 
 import torch
 
-from oxygen_ros.bench.check import TOLERANCES, compare, reference_of, run_engine, same_results
+from oxygen_ros.bench.check import TOLERANCES, compare, recompute, reference_of, run_engine, same_results
 from oxygen_ros.bench.devices import DEVICES, Device
 from oxygen_ros.bench.energy import EnergyMeter
 from oxygen_ros.bench.figures import median
@@ -37,6 +37,8 @@ from oxygen_ros.bench.settings import BenchSettings
 from oxygen_ros.bench.sizes import sizes_of
 from oxygen_ros.bench.table import case_table, rows
 from oxygen_ros.bench.workload import Workload
+from oxygen_ros.engine.cost_model import CostModel
+from oxygen_ros.engine.graphs import Graphs, capture_for, use_graphs
 from oxygen_ros.engine.kv_cache import UnifiedKVCache
 from oxygen_ros.models.interface import VLAModel
 from oxygen_ros.models.registry import DTYPES, LoadOptions, load_model, read_model_file
@@ -45,6 +47,7 @@ PARTS = ('correctness', 'graphs', 'table')
 SCHEMA = 'oxygen_ros.gpu_check/1'
 CHECK_FRAMES, CHECK_STEPS = 3, 4
 STEP_ROUNDS = 20
+WAYS = (Graphs.OFF, Graphs.ON)
 BATCHES = (1, 2, 4, 6, 8, 16)
 
 
@@ -97,36 +100,33 @@ def main(words: list[str] | None = None) -> int:
 
 
 def correctness(arguments: argparse.Namespace) -> dict:
-    """Compare an engine on the device with the reference, in each dtype."""
+    """Compare an engine on the device with the reference, in each dtype, with graphs and without."""
     results = {}
     for name, dtype in DTYPES.items():
-        plain = _load(arguments.check_model, dtype, 'cpu', **_plain())
-        weights = dict(plain.network.state_dict())
-        model = plain if arguments.device == 'cpu' and not _plain() else _load(arguments.check_model, dtype,
-                                                                               arguments.device)
-        seen = run_engine(model, CHECK_FRAMES, arguments.check_length, CHECK_STEPS)
-        results[name] = compare(seen, reference_of(model, weights, arguments.device), dtype, CHECK_STEPS,
-                                arguments.device)
-        print(name, json.dumps(results[name]), flush=True)
-    return {'passed': all(result['passed'] for result in results.values()), 'dtypes': results}
+        model = _load(arguments.check_model, dtype, arguments.device)
+        reference = reference_of(model, dict(model.network.state_dict()), arguments.device)  # before it is packed
+        for way in WAYS:
+            seen = run_engine(model, CHECK_FRAMES, arguments.check_length, CHECK_STEPS, graphs=way)
+            result = compare(seen, reference, dtype, CHECK_STEPS, arguments.device)
+            results[f'{name}, graphs {way.value}'] = result
+            print(f'{name}, graphs {way.value}', json.dumps(result), flush=True)
+    return {'passed': all(result['passed'] for result in results.values()), 'ways': results}
 
 
 def graphs(arguments: argparse.Namespace) -> dict:
-    """Compare the engine with graphs and without: results, and the time of a decode step for each size of batch."""
-    ways = _ways()
-    if len(ways) < 2:
-        return {'passed': False, 'error': 'this version knows no graphs: LoadOptions has no field execution'}
+    """Compare the engine with graphs and without: results, and what decode steps and denoising take."""
     dtype = DTYPES[arguments.dtype]
-    seen, steps = {}, {}
-    for way, options in ways.items():
-        model = _load(arguments.check_model, dtype, arguments.device, **options)
-        seen[way] = run_engine(model, CHECK_FRAMES, arguments.check_length, CHECK_STEPS)
-        steps[way] = decode_times(model)
-    same = same_results(seen['graphs'], seen['eager'], TOLERANCES[dtype])
+    model = _load(arguments.check_model, dtype, arguments.device)
+    seen, times = {}, {}
+    for way in WAYS:
+        seen[way] = run_engine(model, CHECK_FRAMES, arguments.check_length, CHECK_STEPS, graphs=way)
+        times[way.value] = stage_times(model, way, arguments.denoise_steps)
+    same = same_results(seen[Graphs.ON], seen[Graphs.OFF], TOLERANCES[dtype])
     print(json.dumps(same), flush=True)
-    lines = [(f'batch {batch}', [f'{1e3 * times[batch]:.3f}' for times in steps.values()]) for batch in BATCHES]
-    print(rows('decode step, ms', list(steps), lines), flush=True)
-    return {'passed': same['passed'], 'same': same, 'decode_seconds': steps}
+    stages = next(iter(times.values()))
+    print(rows('ms', [f'graphs {way}' for way in times], [
+        (stage, [f'{1e3 * figures[stage]:.3f}' for figures in times.values()]) for stage in stages]), flush=True)
+    return {'passed': same['passed'], 'same': same, 'stage_seconds': times}
 
 
 def table(arguments: argparse.Namespace) -> dict:
@@ -167,15 +167,18 @@ def known_device(device: str) -> Device | None:
 
 
 @torch.inference_mode()
-def decode_times(model: VLAModel) -> dict[int, float]:
-    """Return the median seconds of a decode step for each size of batch, half of the texts on one frame."""
+def stage_times(model: VLAModel, way: Graphs, denoise_steps: int) -> dict[str, float]:
+    """Return the median seconds of denoising, and of a decode step for each size of batch, two texts on each frame."""
     device = model.spec.device
-    cache = UnifiedKVCache(model.spec.cache_spec(max(BATCHES) + 2, max(BATCHES), 64))
+    cache = UnifiedKVCache(model.spec.cache_spec(max(BATCHES) // 2 + 2, max(BATCHES), 64))
+    capture = capture_for(way, device) if device.startswith('cuda') else recompute
+    use_graphs(way, model.network, cache, capture, CostModel)
     inputs = Inputs(model, len(model.spec.cameras), seed=0)
-    frames = [cache.acquire_frame(number) for number in range(max(BATCHES) // 2 + 1)]
+    frames = [cache.acquire_frame(number) for number in range(max(BATCHES) // 2)]
     for number, frame in enumerate(frames):
         model.prefill(inputs.observation(number + 1), 'pick up the red cup', cache, frame)
-    result = {}
+    noise = torch.zeros((model.spec.horizon, model.spec.action_dim))
+    result = {'denoise': _median_seconds(lambda: model.denoise(cache, frames[0], noise, denoise_steps), device)}
     for batch in BATCHES:
         slots = [cache.open_branch(frames[number // 2]) for number in range(batch)]
         model.extend(cache, slots, [[3, 4, 5]] * batch)
@@ -183,9 +186,10 @@ def decode_times(model: VLAModel) -> dict[int, float]:
         def step(slots: list[int] = slots) -> None:
             model.extend(cache, slots, [[7]] * len(slots))
 
-        result[batch] = _median_seconds(step, device)
+        result[f'decode step of {batch}'] = _median_seconds(step, device)
         for slot in slots:
             cache.close_branch(slot)
+    use_graphs(Graphs.OFF, model.network, cache, None, CostModel)
     return result
 
 
@@ -204,19 +208,3 @@ def _median_seconds(work: Callable[[], None], device: str) -> float:
 
 def _load(name: str, dtype: torch.dtype, device: str, **options: object) -> VLAModel:
     return load_model(read_model_file(name), LoadOptions(None, dtype, device, **options))
-
-
-def _fields() -> set[str]:
-    return {field.name for field in dataclasses.fields(LoadOptions)}
-
-
-def _plain() -> dict[str, object]:
-    """Return the options with which weights stay as they were loaded."""
-    return {'packing': 'plain'} if 'packing' in _fields() else {}
-
-
-def _ways() -> dict[str, dict[str, object]]:
-    """Return the options of the ways to run that are compared."""
-    if 'execution' not in _fields():
-        return {}
-    return {'eager': {'execution': 'eager'}, 'graphs': {'execution': 'graphs'}}

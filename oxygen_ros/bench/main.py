@@ -50,7 +50,9 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--device', default='cpu', help='of torch, for example cuda (default: cpu)')
     parser.add_argument('--threads', type=int, default=0, metavar='T', help='of torch on the CPU (default: its own)')
     parser.add_argument('--set', action='append', default=[], metavar='NAME=VALUE', dest='options',
-                        help='another option of loading, for example packing=plain (may be repeated)')
+                        help='another option of loading or of the engine, for example packing=plain (may be repeated)')
+    parser.add_argument('--graphs', choices=('auto', 'on', 'off'), help='CUDA graphs: static shapes, captured once and '
+                                                                        'replayed (default: auto)')
     parser.add_argument('--seed', type=int, default=0, help='of weights, pictures, noise and arrivals (default: 0)')
 
 
@@ -73,6 +75,8 @@ def _add_real_time_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group('real time', 'Actions come due with a period, and texts decode in the time '
                                                  'between, instead of a fixed number of steps.').add_argument
     add('--adaptive', action='store_true', help='measure in real time')
+    add('--cpu-time', action='store_true', help='count CPU time of this process as time, as if the machine were quiet; '
+                                                'for the device cpu')
     add('--period', type=float, default=0.0, metavar='S', help='seconds from action to action (default: twice what an '
                                                                'action takes)')
     add('--seconds', type=float, default=20.0, metavar='S', help='to measure, of each mode (default: 20)')

@@ -178,8 +178,7 @@ def engine_config(model: VLAModel, settings: BenchSettings, schedule: Sequence[S
     longest = max(max(lengths, default=1) for lengths in schedule)
     room = max(BRANCH_ROOM, len(model.branch_prompt('speech', '')) + 1)
     scheduler = SchedulerConfig(mode, workload.tokens_per_frame if batching else 0)
-    return EngineConfig(scheduler, slots, longest + room, kv_budget_mib=settings.kv_budget_mib,
-                        denoise_steps=workload.denoise_steps, seed=settings.seed, max_frame_age=1e9)
+    return EngineConfig(scheduler, slots, longest + room, **settings.engine_options)
 
 
 def _run(case: CaseRecord, lane: Lane, bare: BareLane | None, inputs: Inputs, number: int, lengths: Sequence[int],

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from oxygen_ros.bench.figures import Figures
-from oxygen_ros.bench.realtime import RealTimeRecord, RealTimeSettings
+from oxygen_ros.bench.realtime import RealTimeSettings
+from oxygen_ros.bench.realtime_lane import RealTimeRecord
 from oxygen_ros.bench.settings import BenchSettings
 from oxygen_ros.bench.table import milliseconds, rows, shares
 from oxygen_ros.models.interface import ModelSpec
@@ -20,7 +21,7 @@ def real_time_result(settings: BenchSettings, real_time: RealTimeSettings, perio
     load = 'permanent' if real_time.permanent else workload.arrivals.value
     return {'workload': {'text_length': workload.text_length, 'denoise_steps': workload.denoise_steps, 'load': load,
                          'period': period, 'rate': None if real_time.permanent else real_time.rate or 1 / period,
-                         'branches': real_time.branches},
+                         'branches': real_time.branches, 'clock': 'cpu' if real_time.cpu_time else 'wall'},
             'modes': {name: _mode_result(record, period, spec) for name, record in records.items()}}
 
 
@@ -82,5 +83,5 @@ def real_time_table(result: dict) -> str:
         lines.append(line(f'  {stage}, of the time',
                           lambda m, stage=stage: f'{100 * m["split_wall_share"][stage]:.0f} %'))
     title = (f'N={workload["text_length"]} S={workload["denoise_steps"]} {workload["load"]}, '
-             f'every {1e3 * workload["period"]:.0f} ms')
+             f'every {1e3 * workload["period"]:.0f} ms' + ' of CPU time' * (workload['clock'] == 'cpu'))
     return rows(title, list(modes), lines)

@@ -14,7 +14,7 @@ import torch
 
 from oxygen_ros.bench.endurance import endurance, endurance_lines
 from oxygen_ros.bench.lane import BenchFailed
-from oxygen_ros.bench.loading import load
+from oxygen_ros.bench.loading import load, read_options
 from oxygen_ros.bench.machine import machine, versions
 from oxygen_ros.bench.measure import measure
 from oxygen_ros.bench.realtime import RealTimeSettings, measure_real_time
@@ -23,6 +23,7 @@ from oxygen_ros.bench.result import case_result
 from oxygen_ros.bench.settings import BenchSettings
 from oxygen_ros.bench.table import case_table
 from oxygen_ros.bench.workload import Arrivals, Workload
+from oxygen_ros.engine.graphs import Graphs
 from oxygen_ros.engine.scheduler import Mode
 from oxygen_ros.models.interface import VLAModel
 
@@ -63,11 +64,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 def settings_of(arguments: argparse.Namespace) -> list[BenchSettings]:
     """Return the settings of each workload of a series."""
+    engine = read_options(arguments.options)[1]
+    if arguments.graphs:
+        engine['graphs'] = Graphs(arguments.graphs)
     modes = arguments.modes or ([Mode.CONTINUOUS_BATCHING.value] if arguments.frames else list(Mode))
     return [BenchSettings(
         arguments.model, arguments.checkpoint, arguments.dtype, arguments.device, arguments.threads, arguments.cameras,
         tuple(Mode(mode) for mode in dict.fromkeys(modes)), arguments.frames or arguments.rounds,
-        bare=not (arguments.no_bare or arguments.frames), seed=arguments.seed,
+        bare=not (arguments.no_bare or arguments.frames), seed=arguments.seed, engine=engine,
         workload=Workload(length, tokens, steps, Arrivals(arguments.arrivals), arguments.burst,
                           arguments.prompt_tokens, arguments.seed))
             for length, tokens, steps in itertools.product(arguments.text_length, arguments.tokens_per_frame,
@@ -98,7 +102,7 @@ def _frames(arguments: argparse.Namespace, settings: BenchSettings, model: VLAMo
 
 def _real_time(arguments: argparse.Namespace, settings: BenchSettings, model: VLAModel, result: dict) -> None:
     real_time = RealTimeSettings(arguments.period, arguments.seconds, arguments.blocks, arguments.rate,
-                                 arguments.permanent_load, arguments.branches)
+                                 arguments.permanent_load, arguments.branches, arguments.cpu_time)
     period, records = measure_real_time(model, settings, real_time, _progress)
     result['real_time'].append(real_time_result(settings, real_time, period, records, model.spec))
     _progress('')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from oxygen_ros.errors import ConfigError
 from oxygen_ros.models.registry import DTYPES
 
 MODES = tuple(Mode)
+KV_BUDGET_MIB = 16384.0  # of the cache of each mode, if nothing else is said
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,8 @@ class BenchSettings:
     :param threads: of torch on the CPU, 0 leaves them. :param cameras: that give pictures, None for all.
     :param rounds: frames per mode that count. :param warm_up: rounds of the engine's own warm-up.
     :param bare: measure the model calls alone as well.
-    :param kv_budget_mib: as the engine's. :param seed: of random weights, arrivals, pictures and noise.
+    :param engine: further fields of the engine's settings.
+    :param seed: of random weights, arrivals, pictures and noise.
     """
 
     model: str = 'bench_m'
@@ -35,9 +38,15 @@ class BenchSettings:
     rounds: int = 9
     warm_up: int = 2
     bare: bool = True
-    kv_budget_mib: float = 16384.0
+    engine: Mapping[str, object] = field(default_factory=dict)
     seed: int = 0
     workload: Workload = field(default_factory=Workload)
+
+    @property
+    def engine_options(self) -> dict[str, object]:
+        """Return what the settings of every mode's engine have in common."""
+        return {'kv_budget_mib': KV_BUDGET_MIB, 'denoise_steps': self.workload.denoise_steps, 'seed': self.seed,
+                'max_frame_age': 1e9, **self.engine}
 
     def __post_init__(self) -> None:
         for name, least in (('rounds', 1), ('warm_up', 1), ('threads', 0)):
