@@ -12,6 +12,7 @@ import copy
 import json
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -44,8 +45,8 @@ PARAMETERS = (
                   0, 2**31 - 1, changeable=True),
     NodeParameter('simulated_time', False, 'Publish /clock and stamp with simulated time; the other nodes need '
                   'use_sim_time. Otherwise it keeps up with the clock of the machine and stamps with that.'),
-    NodeParameter('speed', 1.0, 'How quick simulated time goes: 2.0 is twice as quick as real; 0 stops it.', 0.0, 100.0,
-                  changeable=True),
+    NodeParameter('speed', 1.0, 'How quick simulated time goes at most: 2.0 is twice as quick as real; 0 stops it.',
+                  0.0, 100.0, changeable=True),
     NodeParameter('commands', 'joint_commands', 'Topic that moves the robot: positions for now, or trajectories.',
                   choices=('joint_commands', 'joint_trajectory')),
     NodeParameter('image_rate', 10.0, 'Pictures per second of each camera.', 0.1, 100.0),
@@ -80,6 +81,8 @@ class SimulatorNode(Node):
         super().__init__('simulator', **node_arguments)
         self._values = declare_parameters(self, PARAMETERS)
         self.simulation: Simulation | None = None  # None until the first callback
+        # Called after each TICK_NS with its stamp, and whether pictures of it were published: for evaluations.
+        self.on_tick: Callable[[int, bool], None] = lambda stamp_ns, pictures: None
         self._follower: TrajectoryFollower | None = None
         self._viewer = None
         self._due = dict.fromkeys(('images', 'joints', 'view', 'truth'), 0)
@@ -148,16 +151,21 @@ class SimulatorNode(Node):
         self.start()
         now_s = time.monotonic()
         passed, self._wall_s = now_s - self._wall_s, now_s
-        speed = self._values['speed']
-        if passed > MAX_LAG and speed:
-            if not self._behind and self._clock_publisher is None:
-                self.get_logger().warning(f'the machine is too slow: the simulation was {passed:.2f} s behind')
-            self._behind, passed = True, MAX_LAG
-        elif passed < 2 * WALL_PERIOD:
-            self._behind = False
-        self.advance(passed * speed)
+        if self._clock_publisher is not None:
+            # On a slow machine simulated time goes slower: the others get their turn after every few ticks.
+            self.advance(min(passed, 2 * WALL_PERIOD) * self._values['speed'])
+        else:
+            self._note_lag(passed)
+            self.advance(min(passed, MAX_LAG) * self._values['speed'])
         if self._viewer is not None:
             self._viewer.sync()
+
+    def _note_lag(self, passed: float) -> None:
+        if passed > MAX_LAG and not self._behind:
+            self.get_logger().warning(f'the machine is too slow: the simulation was {passed:.2f} s behind')
+            self._behind = True
+        elif passed < 2 * WALL_PERIOD:
+            self._behind = False
 
     def _publish(self) -> None:
         simulation, stamp_ns = self.simulation, self.now_ns
@@ -165,13 +173,15 @@ class SimulatorNode(Node):
             self._clock_publisher.publish(ClockMsg(clock=time_to_msg(stamp_ns)))
         if self._falls_due('joints', self._values['joint_rate']):
             self._joints.publish(joints_to_msg(simulation, stamp_ns, self._values['tf_frame']))
-        if self._falls_due('images', self._values['image_rate']):
+        pictures = self._falls_due('images', self._values['image_rate'])
+        if pictures:
             for camera, image in simulation.images().items():
                 self._cameras[camera].publish(image_to_msg(self._noisy(image), stamp_ns, f'{camera}_camera'))
         if self._view is not None and self._falls_due('view', self._values['view_rate']):
             self._view.publish(image_to_msg(simulation.view(*VIEW_SIZE), stamp_ns, self._values['tf_frame']))
         if self._truth is not None and self._falls_due('truth', self._values['truth_rate']):
             self._truth.publish(String(data=json.dumps(truth_to_dict(simulation, stamp_ns))))
+        self.on_tick(stamp_ns, pictures)
 
     def _noisy(self, image: np.ndarray) -> np.ndarray:
         """Return a picture with noise: without, a robot that stands still would look like a frozen camera."""
@@ -228,6 +238,10 @@ class SimulatorNode(Node):
     def reset(self, seed: int) -> None:
         """Begin anew with the scene of a seed, the robot at rest."""
         self.start().reset(seed)
+        self.was_reset()
+
+    def was_reset(self) -> None:
+        """Forget commands from before; for those who have reset the simulation themselves."""
         self._follower.hold(self.simulation.commanded)
         self._log_scene()
 

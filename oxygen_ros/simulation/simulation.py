@@ -160,11 +160,15 @@ class Simulation:
         self._update()
         return self.renderer.view(self.data, width, height)
 
-    def truth(self) -> Truth:
-        """Return what is so at this moment."""
+    def truth(self, seen: bool = True) -> Truth:
+        """
+        Return what is so at this moment.
+
+        :param seen: find out what the head camera sees, which takes a picture; if the simulation renders.
+        """
         self._update()
         objects = self.scene.objects
-        if self.renderer is not None:
+        if seen and self.renderer is not None:
             seen = self.renderer.segmentation(self.data, 'head', robot.IMAGE_SIZE)
             pixels = np.bincount(seen.ravel(), minlength=robot.MAX_OBJECTS + 1)[1:]
             objects = tuple(item.with_pixels(count) for item, count in zip(objects, pixels))
