@@ -359,3 +359,20 @@ def test_topics_of_unknown_types_and_service_events_are_listed(tmp_path):
         assert {topic.name: (topic.type, topic.count) for topic in bag.topics} == {
             '/mine': ('my_msgs/msg/Thing', 1), '/ask/_service_event': ('oxygen_ros/srv/Ask_Event', 1)}
         assert len(list(bag.messages())) == 2
+
+
+def test_foreign_channels_beside_ros_are_left_out_and_named(tmp_path):
+    path = tmp_path / 'bag.mcap'
+    with path.open('wb') as file:
+        writer = McapWriter(file)
+        writer.start('ros2')
+        schema = writer.register_schema('std_msgs/msg/String', 'ros2msg', b'string data')
+        other = writer.register_schema('foxglove.Log', 'jsonschema', b'{}')
+        writer.add_message(writer.register_channel('/text', 'cdr', schema), 1, b'\0\1\0\0\3\0\0\0hi\0', 1)
+        writer.add_message(writer.register_channel('/log', 'json', other), 2, b'{"a": 1}', 2)
+        writer.add_message(writer.register_channel('/bare', 'json', 0), 3, b'{}', 3)
+        writer.finish()
+    messages, notes, missing = read(path)
+    assert [message.topic for message in messages] == ['/text'] and texts(messages) == ['hi'] and missing == []
+    assert any(note.startswith('/log is left out') and "'json'" in note for note in notes)
+    assert any(note.startswith('/bare is left out') for note in notes)
