@@ -93,15 +93,18 @@ def test_memory_of_version_1_is_taken_over(tmp_path):
     path = tmp_path / 'memory.db'
     MemoryStore(path).close()
     old = sqlite3.connect(path)
-    old.executescript('DROP TABLE details; DROP TRIGGER note_resized; DROP TRIGGER note_with_details_deleted; '
+    old.executescript('DROP TABLE details; DROP TABLE jumps; DROP TRIGGER note_resized; '
+                      'DROP TRIGGER note_added_late; DROP TRIGGER note_with_details_deleted; '
                       'PRAGMA user_version = 1;')
-    old.execute('INSERT INTO notes VALUES (1, 5, 1, 5, 5, 5, 1, 5, "")')
-    old.execute('INSERT INTO note_texts(rowid, text) VALUES (1, "a cup")')
+    for number, (text, stamp, newest) in enumerate((('a cup', 5, 5), ('a dog', 3, 5), ('a cat', 9, 9)), 1):
+        old.execute('INSERT INTO notes VALUES (?, ?, 1, ?, ?, ?, 1, 5, "")', (number, stamp, stamp, stamp, newest))
+        old.execute('INSERT INTO note_texts(rowid, text) VALUES (?, ?)', (number, text))
     old.commit()
     old.close()
     with MemoryStore(path) as store:
         assert store.warning == '' and store.query('cup')[0].stamp_ns == 5
-        assert store.add('a box', 6, 2, pose=POSE).pose == POSE
+        assert [entry.text for entry in store.query(to_ns=4)] == ['a dog']  # the clock had gone back
+        assert store.add('a box', 10, 2, pose=POSE).pose == POSE
 
 
 # -- what is recalled ------------------------------------------------------------------------------------------------

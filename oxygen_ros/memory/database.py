@@ -11,10 +11,11 @@ from pathlib import Path
 from oxygen_ros.errors import ConfigError, OxygenError
 
 APPLICATION_ID = 0x6F78796D  # 'oxym': marks the file as ours
-SCHEMA_VERSION = 2  # 1 had no details; a file of it is extended when it is opened
+SCHEMA_VERSION = 2  # 1 had no details and no jumps; a file of it is extended when it is opened
 
 # Rows of times are narrow, so that a search for a time window reads little; the text lies with its index. newest_ns is
-# the largest last_seen_ns so far: it never falls from one id to the next, so it leads straight to the start of one.
+# the largest last_seen_ns so far: it never falls from one id to the next, so it leads straight to the start of one. It
+# leads to the end as well, as notes that are older than those before them (the clock went back) are in jumps.
 # AUTOINCREMENT: an id is never used again, even after its entry was deleted.
 SCHEMA = f'''
 BEGIN IMMEDIATE;
@@ -30,6 +31,9 @@ CREATE TABLE IF NOT EXISTS notes(
     tf_frame TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS notes_by_time ON notes(newest_ns);
 CREATE VIRTUAL TABLE IF NOT EXISTS note_texts USING fts5(text, tokenize = 'unicode61 remove_diacritics 2');
+CREATE TABLE IF NOT EXISTS jumps(id INTEGER PRIMARY KEY, first_seen_ns INTEGER NOT NULL);
+INSERT OR IGNORE INTO jumps SELECT id, first_seen_ns FROM notes
+    WHERE first_seen_ns < newest_ns AND (SELECT user_version FROM pragma_user_version) < {SCHEMA_VERSION};
 CREATE TABLE IF NOT EXISTS details(id INTEGER PRIMARY KEY, pose TEXT, thumbnail BLOB, vector BLOB);
 CREATE TABLE IF NOT EXISTS totals(entries INTEGER NOT NULL, bytes INTEGER NOT NULL);
 INSERT INTO totals SELECT 0, 0 WHERE NOT EXISTS (SELECT * FROM totals);
@@ -43,8 +47,12 @@ END;
 CREATE TRIGGER IF NOT EXISTS note_resized AFTER UPDATE OF bytes ON notes BEGIN
     UPDATE totals SET bytes = bytes + new.bytes - old.bytes;
 END;
+CREATE TRIGGER IF NOT EXISTS note_added_late AFTER INSERT ON notes WHEN new.first_seen_ns < new.newest_ns BEGIN
+    INSERT INTO jumps VALUES (new.id, new.first_seen_ns);
+END;
 CREATE TRIGGER IF NOT EXISTS note_with_details_deleted AFTER DELETE ON notes BEGIN
     DELETE FROM details WHERE id = old.id;
+    DELETE FROM jumps WHERE id = old.id;
 END;
 PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {SCHEMA_VERSION};

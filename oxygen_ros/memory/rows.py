@@ -28,7 +28,7 @@ def detailed(connection: sqlite3.Connection, entries: list[Entry], thumbnails: b
     rows = connection.execute(f'SELECT id, pose, {"thumbnail" if thumbnails else "NULL"} FROM details '
                               f'WHERE id IN ({marks})', [entry.entry_id for entry in entries])
     details = {entry_id: {'pose': pose_of(text), 'thumbnail': thumbnail or b''} for entry_id, text, thumbnail in rows}
-    return [replace(entry, **details.get(entry.entry_id, {})) for entry in entries]
+    return [replace(entry, **details[entry.entry_id]) if entry.entry_id in details else entry for entry in entries]
 
 
 def pose_text(pose: Pose | None) -> str | None:

@@ -146,9 +146,8 @@ class MemoryStore:
                 first = rows.id_of(
                     connection, 'SELECT id FROM notes WHERE newest_ns >= ? ORDER BY newest_ns, id LIMIT 1', from_ns)
             if to_ns is not None:
-                last = rows.id_of(
-                    connection, 'SELECT id FROM notes WHERE first_seen_ns <= ? ORDER BY id DESC LIMIT 1', to_ns)
-            if first is None or last is None:
+                last = self._last_id(connection, to_ns)
+            if first is None:
                 return []
             low, high = rows.INT64
             window = (first, last, low if from_ns is None else from_ns, high if to_ns is None else to_ns)
@@ -210,6 +209,14 @@ class MemoryStore:
         """
         with self._transaction('read the vectors', 'DEFERRED') as connection:
             return connection.execute('SELECT id, vector FROM details WHERE vector IS NOT NULL ORDER BY id').fetchall()
+
+    @staticmethod
+    def _last_id(connection: sqlite3.Connection, to_ns: int) -> int:
+        """Return an id behind which every note was first seen after a time."""
+        behind = rows.id_of(
+            connection, 'SELECT id FROM notes WHERE newest_ns > ? ORDER BY newest_ns, id LIMIT 1', to_ns)
+        late = rows.id_of(connection, 'SELECT max(id) FROM jumps WHERE first_seen_ns <= ?', to_ns)
+        return rows.INT64[1] if behind is None else max(behind, late or 0)
 
     @staticmethod
     def _by_ids(connection: sqlite3.Connection, ids: Sequence[int], thumbnails: bool) -> list[Entry]:

@@ -28,6 +28,7 @@ from oxygen_ros.errors import ConfigError, OxygenError
 from oxygen_ros.memory.keeper import MemoryKeeper
 from oxygen_ros.models.checkpoints import LogProgress
 from oxygen_ros.msg import Frame
+from oxygen_ros.nodes.autostart import Autostart
 from oxygen_ros.nodes.clock_watch import ClockWatch
 from oxygen_ros.nodes.conversion import observation_from_msg
 from oxygen_ros.nodes.inference_diagnostics import InferenceDiagnostics
@@ -39,6 +40,7 @@ from oxygen_ros.nodes.inference_texts import InferenceTexts
 from oxygen_ros.nodes.latched_text import LatchedText
 from oxygen_ros.nodes.lifecycle_requests import refuse_impossible_transitions
 from oxygen_ros.nodes.mailbox import Mailbox
+from oxygen_ros.nodes.model_report import report_model
 from oxygen_ros.nodes.parameters import declare_parameters
 from oxygen_ros.nodes.qos_watch import QosWatch
 from oxygen_ros.nodes.runner import NodeFinished, add_node_arguments, run_node
@@ -74,12 +76,7 @@ class InferenceNode(LifecycleNode):
         self._status = InferenceStatus(self, qos)
         self.clock_watch = ClockWatch(self, self._on_clock_jump)
         self._task_timers = TaskTimers(self)
-        self._failure: OxygenError | None = None
-        self._autostart = None
-        if self.values['autostart']:
-            self._autostart = self.create_timer(0.0, self._start_itself, clock=Clock(clock_type=ClockType.STEADY_TIME))
-        else:
-            self.get_logger().info('waiting for the transition configure; autostart would make it')
+        self._autostart = Autostart(self, self.values['autostart'])
 
     # -- lifecycle ---------------------------------------------------------------------------------------------------
 
@@ -88,9 +85,7 @@ class InferenceNode(LifecycleNode):
         try:
             self._configure()
         except OxygenError as error:
-            self._failure = error
-            if self._autostart is None:  # else the process ends with these words
-                self.get_logger().error(str(error))
+            self._autostart.failed(error)
         except Exception:  # noqa: B902 - rclpy would swallow it without a word
             self.get_logger().error(f'configure failed:\n{traceback.format_exc()}')
         else:
@@ -153,20 +148,12 @@ class InferenceNode(LifecycleNode):
                                progress=LogProgress('loading the weights', self.get_logger().info))
         self.worker = Worker(self.session.engine, self.emit)
         self.worker.start()
-        spec, size = self.session.spec, self.session.engine.cache.spec.total_bytes()
+        spec = self.session.spec
         if values['subtask.rate'] > 0 and not (spec.has_subtasks and spec.text_head_trained):
             raise ConfigError(f'subtask.rate is {values["subtask.rate"]:g}, but model {spec.name} ' + (
                 'was never trained to speak' if spec.has_subtasks else 'knows no subtasks') + ': set it to 0')
-        self.get_logger().info(f'model {spec.name} (weights: {spec.weights}) ready after '
-                               f'{time.monotonic() - started:.1f} s, KV cache {size / 2**20:.1f} MiB')
-        if not spec.text_head_trained:
-            self.get_logger().warning(f'model {spec.name} was never trained to speak: it acts, but there are no lines, '
-                                      'answers or notes (text_head_trained in its model file)')
+        report_model(self, time.monotonic() - started)
         self.texts.configured()
-        if spec.random_weights:
-            self.get_logger().warning('the weights are random: actions and texts mean nothing'
-                                      + ('' if self.may_move else '; no commands are published, allow_random_weights '
-                                         'publishes them'))
 
     def _release(self) -> None:
         """The one way down: safe robot first, then worker, memory, model. May be called in any state, and again."""
@@ -196,16 +183,6 @@ class InferenceNode(LifecycleNode):
             pass  # the engine has failed
         self.mailbox.drain()  # the last pieces of cancelled texts go out while the publishers still may
         self.texts.fail('the engine has failed')
-
-    def _start_itself(self) -> None:
-        self._autostart.cancel()
-        self.trigger_configure()
-        if self._failure is not None:
-            raise self._failure
-        if self.session is None:
-            raise NodeFinished(1)  # the log says why
-        self._autostart = None
-        self.trigger_activate()
 
     # -- input -------------------------------------------------------------------------------------------------------
 
