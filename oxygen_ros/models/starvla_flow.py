@@ -82,8 +82,8 @@ class FlowHead(nn.Module):
         self._table: torch.Tensor | None = None
 
     @property
-    def denoise_steps(self) -> int | None:
-        """Steps of the flow if the model file says nothing else; None: there is no flow."""
+    def denoise_steps(self) -> int:
+        """Steps of the flow if the model file says nothing else."""
         return self.config.steps
 
     def extras(self, prefix_tokens: int, dtype: torch.dtype) -> dict[str, ExtraSpec]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import torch
 from torch import nn
 
 from oxygen_ros.models.checkpoints import Source
@@ -32,10 +31,6 @@ class StarVlaNetwork(nn.Module):
         self.vision = vision_tower(vision)
         self.decoder = QwenDecoder(decoder, vocabulary, positions)
         self.head = head
-
-    def head_dtype(self) -> torch.dtype:
-        """Return the dtype of the head's weights."""
-        return next(self.head.parameters()).dtype if self.head is not None else self.decoder.norm.dtype
 
 
 def sources(network: StarVlaNetwork) -> dict[str, Source]:
