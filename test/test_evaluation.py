@@ -1,11 +1,13 @@
 """Statistics of the evaluation on results made by hand, and an exam through the engine."""
 
+import json
 import math
 
 import numpy as np
 import pytest
 from training_data import make_dataset, write_files
 
+from oxygen_ros import cli
 from oxygen_ros.engine.scheduler import Mode
 from oxygen_ros.evaluation.closed_loop import EpisodeResult
 from oxygen_ros.evaluation.exam import Exam, ExamResult, session_settings
@@ -112,3 +114,24 @@ def test_exam_can_leave_cameras_out(tmp_path):
     settings = session_settings(str(tmp_path / 'model.yaml'), str(tmp_path / 'robot.yaml'))
     both = [Exam(settings, Mode.SHARED_KV, dataset, cameras).run([0]).chunks[1] for cameras in (None, ['head'])]
     assert not np.array_equal(*both)
+
+
+@pytest.mark.parametrize(('words', 'message'), [
+    (['--questions', '5'], '--questions needs --held-out'), ([], 'give --episodes or --questions'),
+    (['--episodes', '1', '--mode', 'magic'], 'choose from isolated, shared_kv')])
+def test_wrong_words_are_one_clear_line(words, message, capsys):
+    assert cli.main(['evaluate', *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_command_asks_in_every_mode_and_writes_figures(tmp_path, capsys):
+    write_files(tmp_path)
+    make_dataset(tmp_path / 'data', frames=2)
+    words = ['--model', str(tmp_path / 'model.yaml'), '--robot', str(tmp_path / 'robot.yaml'), '--threads', '1']
+    assert cli.main(['evaluate', *words, '--questions', '8', '--held-out', str(tmp_path / 'data'), '--mode',
+                     'isolated,shared_kv', '--json', str(tmp_path / 'out.json')]) == 0
+    part, = json.loads((tmp_path / 'out.json').read_text())['parts']
+    assert set(part['modes']) == {'isolated', 'shared_kv'} and 'about 2 held-out frames' in part['title']
+    assert part['agreement']['shared_kv and isolated: equal texts']['share'] == 1
+    assert 'spoken lines' in capsys.readouterr().out
+    assert cli.main(['evaluate', *words, '--questions', '99', '--held-out', str(tmp_path / 'data')]) == 2

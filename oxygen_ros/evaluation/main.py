@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -21,6 +24,7 @@ from oxygen_ros.offline.virtual_time import StageCosts
 from oxygen_ros.simulation.dataset import Dataset
 from oxygen_ros.simulation.episode import make_episode
 from oxygen_ros.simulation.simulation import Simulation
+from oxygen_ros.tasks.session import SessionSettings
 from oxygen_ros.version import version
 
 FIRST_SEED = 0  # of the scenes of episodes: no dataset has a scene of theirs, see `simulation.SCENE_STREAM`
@@ -36,6 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--mode', default=','.join(mode.value for mode in Mode), metavar='M,...',
                         help='modes of the engine, with commas between them (all)')
     parser.add_argument('--texts', action='store_true', help='episodes with texts that run all the time')
+    parser.add_argument('--ros', action='store_true',
+                        help='episodes through the real nodes, in simulated time: slow, and not the same every time')
     parser.add_argument('--model', default='openarm', help='a name in config/models or a path (openarm)')
     parser.add_argument('--robot', default='openarm', help='a name in config/robots or a path (openarm)')
     parser.add_argument('--checkpoint', default='', metavar='DIR', help='weights; empty for those of the model file')
@@ -98,27 +104,38 @@ def _exam(arguments: argparse.Namespace, modes: list[Mode]) -> dict:
 def _episodes(arguments: argparse.Namespace, modes: list[Mode]) -> dict:
     rates = Rates.with_texts() if arguments.texts else Rates()
     rates = replace(rates, action=arguments.action_rate)
-    costs = StageCosts.parse(arguments.costs)
-    simulation = Simulation()
-    figures, lines, weights = {}, {}, ''
+    simulation = Simulation(render=not arguments.ros)  # the nodes have one of their own
+    figures, lines = {}, {}
     for mode in modes:
-        loop = ClosedLoop(_settings(arguments), mode, costs, rates, simulation)
-        weights = loop.session.spec.weights
         say, results = _Progress(f'{mode.value}: episodes', arguments.episodes), []
-        for seed in range(arguments.seed, arguments.seed + arguments.episodes):
-            results.append(loop.run(make_episode(seed, simulation.reset(seed).objects)))
-            say(len(results))
+        with _loop(arguments, mode, rates, simulation) as loop:
+            for seed in range(arguments.seed, arguments.seed + arguments.episodes):
+                results.append(loop.run(make_episode(seed, simulation.reset(seed).objects)))
+                say(len(results))
         figures[mode.value] = episode_figures(results, rates.action)
         lines[mode.value] = [{'seed': r.episode.seed, 'instruction': r.episode.instruction, 'outcome': r.outcome.value,
                               'distance': None if r.distance != r.distance else round(r.distance, 4),
                               'seconds': round(r.seconds, 2)} for r in results]
-    title = f'{arguments.episodes} episodes in closed loop' + ', texts running all the time' * arguments.texts
+    title = f'{arguments.episodes} episodes ' + ('through the nodes' if arguments.ros else 'in closed loop')
+    title += ', texts running all the time' * arguments.texts
     print(f'{title}\n{table(figures)}')
-    return {'title': title, 'weights': Path(weights).name, 'costs': arguments.costs,
+    return {'title': title, 'costs': None if arguments.ros else arguments.costs,
             'modes': {mode: plain(f) for mode, f in figures.items()}, 'episodes': lines}
 
 
-def _settings(arguments: argparse.Namespace):
+@contextlib.contextmanager
+def _loop(arguments: argparse.Namespace, mode: Mode, rates: Rates, simulation: Simulation) -> Iterator[Any]:
+    """Give what runs episodes in a mode: the engine in this process, or the nodes."""
+    if not arguments.ros:
+        yield ClosedLoop(_settings(arguments), mode, StageCosts.parse(arguments.costs), rates, simulation)
+        return
+    from oxygen_ros.nodes.episodes_over_ros import EpisodesOverRos  # needs ROS
+    with EpisodesOverRos({'model': arguments.model, 'checkpoint': arguments.checkpoint, 'mode': mode.value,
+                          'action.denoise_steps': arguments.denoise_steps}, rates) as loop:
+        yield loop
+
+
+def _settings(arguments: argparse.Namespace) -> SessionSettings:
     settings = session_settings(arguments.model, arguments.robot, arguments.checkpoint)
     return replace(settings, engine=replace(settings.engine, denoise_steps=arguments.denoise_steps))
 
