@@ -28,8 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--config', default='openarm', help='recipe: a name in config/training or a path (openarm)')
     parser.add_argument('--steps', type=int, help='instead of those of the recipe')
     parser.add_argument('--threads', type=int, default=0, help='of torch; 0 takes all cores')
-    parser.add_argument('--no-compile', action='store_true',
-                        help='do without torch.compile, which needs a C++ compiler and some minutes at the start')
+    parser.add_argument('--compile', action='store_true',
+                        help='let torch.compile fuse the layers: 1.3 times as quick, after some minutes at the start; needs a '
+                        'C++ compiler, and was seen to give gradients that are not finite')
     parser.add_argument('--precision', choices=('auto', 'bfloat16', 'float32'), default='auto',
                         help='auto takes bfloat16 where the CPU multiplies it in hardware (AMX)')
     parser.add_argument('--max-rss', type=float, default=6000, metavar='MIB',
@@ -57,7 +58,7 @@ def main(arguments: argparse.Namespace) -> int:
     held_out = Dataset(arguments.held_out) if arguments.held_out else None
 
     from oxygen_ros.training.trainer import Trainer
-    trainer = Trainer(config, dataset, folder, held_out, not arguments.no_compile, _bfloat16(arguments.precision))
+    trainer = Trainer(config, dataset, folder, held_out, arguments.compile, _bfloat16(arguments.precision))
     parameters = sum(parameter.numel() for parameter in trainer.network.parameters())
     print(f'{parameters / 1e6:.2f} million parameters, {len(dataset)} frames, step {trainer.state.step} of '
           f'{trainer.last_step}', flush=True)
