@@ -65,6 +65,7 @@ PARAMETERS = (
 TICK_NS = 10_000_000  # of simulated time: commands are taken and messages published at such moments
 WALL_PERIOD = 0.01  # s
 MAX_LAG = 0.2  # s: what is further behind is not made up for
+MAX_BURST = 0.05  # s, likewise in simulated time
 VIEW_SIZE = (640, 480)
 NANOSECONDS = 1_000_000_000
 
@@ -153,7 +154,7 @@ class SimulatorNode(Node):
         passed, self._wall_s = now_s - self._wall_s, now_s
         if self._clock_publisher is not None:
             # On a slow machine simulated time goes slower: the others get their turn after every few ticks.
-            self.advance(min(passed, 2 * WALL_PERIOD) * self._values['speed'])
+            self.advance(min(passed, MAX_BURST) * self._values['speed'])
         else:
             self._note_lag(passed)
             self.advance(min(passed, MAX_LAG) * self._values['speed'])
