@@ -40,13 +40,13 @@ def settings(values):
 
 
 def words_of(pieces):
-    """Return (task, frame, stamp) -> text of texts that ended by themselves."""
+    """Return (task, stamp of the frame) -> text of texts that ended by themselves."""
     texts = {}
     for piece in pieces:
         text = texts.setdefault(piece.request_id, ['', None])
         text[0] += piece.delta
         if piece.finish_reason in (1, 2, 9):
-            text[1] = piece.task, piece.frame_number, piece.header.stamp.sec * SECOND + piece.header.stamp.nanosec
+            text[1] = piece.task, piece.header.stamp.sec * SECOND + piece.header.stamp.nanosec
     return {key: text for text, key in texts.values() if key}
 
 
@@ -108,13 +108,14 @@ def offline(folder, model_file):
 
 def test_same_recording_live_and_offline_gives_the_same_for_the_same_frames(ros_graph, tmp_path, model_file):
     offline_chunks, offline_words, offline_notes = offline(tmp_path, model_file)
-    for rate in ('0.5', '0.2'):  # a busy machine makes one frame of two, and all that follow have other numbers
+    # A busy machine makes one frame of two. All that follow have other numbers, and with them other noise.
+    for rate in ('0.5', '0.2', '0.1'):
         live_chunks, live_words, live_notes = live(ros_graph, tmp_path, model_file, rate)
         chunks = live_chunks.keys() & offline_chunks.keys()
         words = live_words.keys() & offline_words.keys()
-        if len(chunks) >= 5 and len(words) >= 3:
+        if len(chunks) >= 4 and len(words) >= 3 and live_notes:
             break
-    assert len(chunks) >= 5 and len(words) >= 3 and live_notes
+    assert len(chunks) >= 4 and len(words) >= 3 and live_notes
     for key in chunks:
         np.testing.assert_allclose(live_chunks[key], offline_chunks[key], rtol=0, atol=1e-6, err_msg=f'frame {key}')
     assert {key: live_words[key] for key in words} == {key: offline_words[key] for key in words}

