@@ -107,7 +107,7 @@ def test_next_episode_begins_anew_and_lies_are_noticed(evaluation):
         assert result.outcome is Outcome.SUCCESS
         assert set(result.lines) == {number == 0}
     absent = Episode(2, 'absent', f'go to the {language.absent_names(scene.objects)[0][0]}', 'unknown')
-    assert evaluation.run(absent, duration=1.5).outcome is Outcome.SUCCESS
+    assert evaluation.run(absent, duration=2.0).outcome is Outcome.SUCCESS
 
 
 def test_node_that_ends_is_named_with_its_last_words(ros_domain, monkeypatch):

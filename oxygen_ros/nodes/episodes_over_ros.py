@@ -38,7 +38,7 @@ from oxygen_ros.up import command
 
 START_SECONDS = 300.0  # real ones, until the nodes act
 ANSWER_SECONDS = 30.0  # real ones, until a service answers
-SETTLE_SECONDS = 0.5  # simulated ones, in which pictures of the scene before go out of the nodes
+SETTLE_SECONDS = 0.5  # simulated ones, in which what is from before goes out of the nodes
 LAST_SECONDS = 2.0  # simulated ones, in which texts come to their end
 KEPT_TRUTHS = 300
 NANOSECONDS = 1_000_000_000
@@ -96,9 +96,10 @@ class EpisodesOverRos:
         simulator = self._simulator
         self._result, self._judge = EpisodeResult(episode), None
         self._call(self._stop, Stop.Request(reason='the next episode', cancel_text=True))
-        episode.begin(simulator.simulation)
-        simulator.was_reset()
-        self._pass(SETTLE_SECONDS)
+        for _ in range(2):  # a command that was still under way may have moved the robot the first time
+            episode.begin(simulator.simulation)
+            simulator.was_reset()
+            self._pass(SETTLE_SECONDS)
         self._moved: list[np.ndarray] = []
         self._asked = 0  # questions of this episode
         self._random = np.random.default_rng([episode.seed, 3])

@@ -240,11 +240,11 @@ class SimulatorNode(Node):
         """Begin anew with the scene of a seed, the robot at rest."""
         self.start().reset(seed)
         self.was_reset()
+        self._log_scene()
 
     def was_reset(self) -> None:
         """Forget commands from before; for those who have reset the simulation themselves."""
         self._follower.hold(self.simulation.commanded)
-        self._log_scene()
 
     def _description(self) -> str:
         objects = ', '.join(f'{item.name} {item.region}' for item in self.simulation.scene.objects)
