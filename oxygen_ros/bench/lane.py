@@ -59,7 +59,7 @@ class WatchedEngine(Engine):
         return math.inf
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class FrameRecord:
     """
     What a frame took and did.

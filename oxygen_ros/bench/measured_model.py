@@ -12,7 +12,7 @@ from oxygen_ros.engine.kv_cache import UnifiedKVCache
 from oxygen_ros.models.interface import PolicyInput, VLAModel
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Call:
     """
     A call of a model.

@@ -86,12 +86,14 @@ class RealTimeLane:
             self._wait_until(at)
             if before is None and at >= counted:
                 before = self._counters()
+                self._model.take()  # what came before does not count
             if length is not None:
                 self._submit(length)
             else:
                 self._tick(at + period)
         self._wait_until(end)
         after = self._counters()
+        self.record.calls += self._model.take()
         self._refill = None
         self._do(lambda engine: engine.end())
         self.record.due += sum(length is None and counted < at + period <= end for at, length in agenda)
@@ -157,7 +159,6 @@ class RealTimeLane:
         record.tokens += after[0] - before[0]
         record.cpu += after[1] - before[1]
         record.time += end - begin
-        record.calls += self._model.take()
         chunks = []
         for at, event in self._events:
             if isinstance(event, ActionChunk) and begin < event.deadline <= end:

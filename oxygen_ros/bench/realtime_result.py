@@ -18,11 +18,12 @@ def real_time_result(settings: BenchSettings, real_time: RealTimeSettings, perio
                      records: dict[str, RealTimeRecord], spec: ModelSpec) -> dict:
     """Return the figures; times in seconds, sizes in bytes."""
     workload = settings.workload
+    clock = 'cpu' if real_time.cpu_time else 'wall'
     load = 'permanent' if real_time.permanent else workload.arrivals.value
     return {'workload': {'text_length': workload.text_length, 'denoise_steps': workload.denoise_steps, 'load': load,
                          'period': period, 'rate': None if real_time.permanent else real_time.rate or 1 / period,
-                         'branches': real_time.branches, 'clock': 'cpu' if real_time.cpu_time else 'wall'},
-            'modes': {name: _mode_result(record, period, spec) for name, record in records.items()}}
+                         'branches': real_time.branches, 'clock': clock},
+            'modes': {name: _mode_result(record, period, spec, clock) for name, record in records.items()}}
 
 
 def executed_actions(published: Sequence[Sequence[float]], horizon: int, period: float) -> tuple[int, float]:
@@ -35,7 +36,7 @@ def executed_actions(published: Sequence[Sequence[float]], horizon: int, period:
     return int(sum(min(horizon, round(gap / period)) for gap in gaps)), float(sum(gaps))
 
 
-def _mode_result(record: RealTimeRecord, period: float, spec: ModelSpec) -> dict:
+def _mode_result(record: RealTimeRecord, period: float, spec: ModelSpec, clock: str) -> dict:
     actions, seconds = executed_actions(record.published, spec.horizon, spec.action_period)
     decoded = [call.branches for call in record.calls if call.stage == 'decode']
     lateness = Figures.of(record.lateness)
@@ -51,8 +52,8 @@ def _mode_result(record: RealTimeRecord, period: float, spec: ModelSpec) -> dict
         'texts_finished': len(record.finished), 'texts_unfinished': record.unfinished,
         'batch': float(np.mean(decoded)) if decoded else 0.0,
         'kv_bytes_peak': record.kv_peak, 'kv_bytes_pools': record.kv_allocated,
-        'split_wall_share': {stage: sum(call.wall for call in record.calls if call.stage == stage) / record.time
-                             for stage in ('prefill', 'denoise', 'extend', 'decode')},
+        'split_share': {stage: sum(getattr(call, clock) for call in record.calls if call.stage == stage) / record.time
+                        for stage in ('prefill', 'denoise', 'extend', 'decode')},
     }
 
 
@@ -79,9 +80,9 @@ def real_time_table(result: dict) -> str:
              line('texts finished/unfinished', lambda m: f'{m["texts_finished"]}/{m["texts_unfinished"]}'),
              line('decode batch (mean)', lambda m: f'{m["batch"]:.1f}'),
              line('CPU of the process', lambda m: f'{100 * m["cpu_share"]:.0f} %')]
-    for stage in next(iter(modes.values()))['split_wall_share']:
+    for stage in next(iter(modes.values()))['split_share']:
         lines.append(line(f'  {stage}, of the time',
-                          lambda m, stage=stage: f'{100 * m["split_wall_share"][stage]:.0f} %'))
+                          lambda m, stage=stage: f'{100 * m["split_share"][stage]:.0f} %'))
     title = (f'N={workload["text_length"]} S={workload["denoise_steps"]} {workload["load"]}, '
              f'every {1e3 * workload["period"]:.0f} ms' + ' of CPU time' * (workload['clock'] == 'cpu'))
     return rows(title, list(modes), lines)
