@@ -14,6 +14,7 @@ from oxygen_ros.suite import MODES
 SUBCOMMANDS = {
     'ros': ('oxygen_ros.bench.ros', 'measure the way from messages to commands through the real nodes'),
     'memory': ('oxygen_ros.bench.memory', 'measure queries of the memory with 100,000 entries'),
+    'together': ('oxygen_ros.bench.together', 'measure actions while texts, notes and service calls go on'),
     'predict': ('oxygen_ros.bench.predict', 'predict the least time that a device can need, from bytes and operations'),
 }
 
