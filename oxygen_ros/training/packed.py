@@ -105,12 +105,12 @@ class PackedForward(nn.Module):
         network = self.network
         image = self.vision(batch.pixels)
         dtype = image.dtype
-        frames, rows, length = batch.tokens.shape
+        _, rows, length = batch.tokens.shape
         config = network.config
         per_camera = config.vision.tokens
         shown = batch.present.repeat_interleave(per_camera, dim=1)  # [B, N]
         image_count = shown.sum(1)
-        hidden_images = None if bool(batch.present.all()) else _bias(shown, dtype)
+        hidden_images = None if bool(batch.present.all()) else _bias(shown, dtype).unsqueeze(1)
         prefix = (batch.segments == PREFIX).sum(2)  # [B, K]
         ahead = torch.where(batch.segments > PREFIX, prefix[..., None], 0)
         positions = image_count[:, None, None] + ahead + batch.places
@@ -118,10 +118,12 @@ class PackedForward(nn.Module):
         image_positions = (shown.cumsum(1) - 1).clamp(min=0)
         image_turn = cos[image_positions].unsqueeze(2), sin[image_positions].unsqueeze(2)
         row_turn = cos[positions].unsqueeze(3), sin[positions].unsqueeze(3)
-        row_bias = _bias(_row_mask(batch.segments), dtype)
+        on_image = shown[:, None, None].expand(-1, rows, length, -1)
+        row_bias = _bias(torch.cat((on_image, _row_mask(batch.segments)), dim=-1).flatten(0, 1), dtype)
         # The expert looks at the prefix text alone, which is short: the rest of the rows is not even offered.
-        longest = min(length, config.positions, self.longest_prefix or length)
-        prefix_bias = _bias(batch.segments[..., :longest] == PREFIX, dtype)
+        longest = min(length, self.longest_prefix or length)
+        prefix_bias = _bias(torch.cat((on_image[:, :, 0], batch.segments[..., :longest] == PREFIX), dim=-1)
+                            .flatten(0, 1).unsqueeze(1), dtype)
         steps = torch.arange(config.horizon)
         chunk_positions = (image_count[:, None] + prefix)[:, :, None] + steps  # [B, K, horizon]
         chunk_turn = cos[chunk_positions][:, :, None, :, None], sin[chunk_positions][:, :, None, :, None]
@@ -142,8 +144,8 @@ class PackedForward(nn.Module):
             action_weights = (action_layer.modulation1.weight, action_layer.modulation1.bias, action_layer.qkv.weight,
                               action_layer.out.weight, action_layer.modulation2.weight, action_layer.modulation2.bias,
                               action_layer.gate_up.weight, action_layer.down.weight)
-            h = self._expert_layer(h, condition, ki, vi, kr[:, :, :longest], vr[:, :, :longest], hidden_images,
-                                   prefix_bias, chunk_turn, action_weights, heads, head_dim)
+            h = self._expert_layer(h, condition, ki, vi, kr[:, :, :longest], vr[:, :, :longest], prefix_bias,
+                                   chunk_turn, action_weights, heads, head_dim)
         scale, shift, _ = expert.norm_modulation(condition).float()[:, :, :, None].chunk(3, dim=-1)
         h = _normed(h) * (1 + scale) + shift
         return PackedOutput(x_row, image, expert.action_out(h.to(dtype)).float())
@@ -206,17 +208,67 @@ def _normed(x: torch.Tensor) -> torch.Tensor:
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + RMS_EPSILON)
 
 
+class _RmsNorm(torch.autograd.Function):
+    """x over its root mean square, times scale, in the dtype of x; written out, since autograd keeps every step."""
+
+    @staticmethod
+    def forward(ctx, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        wide = x.float()
+        factor = torch.rsqrt(wide.square().mean(-1, keepdim=True) + RMS_EPSILON)
+        ctx.save_for_backward(x, factor, scale)
+        return (wide * factor).mul_(scale).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x, factor, scale = ctx.saved_tensors
+        normed = x.float() * factor
+        gradient = gradient.float()
+        product = gradient * normed
+        of_scale = product.flatten(0, -2).sum(0)
+        share = torch.matmul(product, scale.unsqueeze(-1)) / x.shape[-1]  # mean(gradient * scale * normed)
+        return (gradient * scale).addcmul_(normed, share, value=-1).mul_(factor).to(x.dtype), of_scale
+
+
+class _Rotate(torch.autograd.Function):
+    """`layers.rotate`; the gradient is turned back."""
+
+    @staticmethod
+    def forward(ctx, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(cos, sin)
+        return rotate(x, cos, sin)
+
+    @staticmethod
+    def backward(ctx, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        cos, sin = ctx.saved_tensors
+        return rotate(gradient, cos, -sin), None, None
+
+
+def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """
+    Attend with one key head; q is scaled already.
+
+    :param q: [batch, heads, rows, head_dim]. :param k, v: [batch, tokens, head_dim].
+    :param bias: added to the scores, [batch, 1 or rows, tokens], or None.
+    :returns: [batch, rows, heads * head_dim].
+    """
+    batch, heads, rows, head_dim = q.shape
+    scores = torch.bmm(q.reshape(batch, heads * rows, head_dim), k.transpose(1, 2))
+    if bias is not None:
+        scores.view(batch, heads, rows, -1).add_(bias.unsqueeze(1))
+    attended = torch.bmm(scores.softmax(-1), v)
+    return attended.view(batch, heads, rows, head_dim).transpose(1, 2).flatten(2)
+
+
 def _vision_layer(x: torch.Tensor, weights: tuple, heads: int) -> torch.Tensor:
     n1w, n1b, qkv_w, qkv_b, out_w, out_b, n2w, n2b, fc1_w, fc1_b, fc2_w, fc2_b = weights
     images, tokens, width = x.shape
-    normed = F.layer_norm(x.float(), (width,), n1w, n1b, 1e-6).to(x.dtype)
-    qkv = F.linear(normed, qkv_w, qkv_b).view(images, tokens, 3, heads, width // heads)
-    q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
-    scores = torch.matmul(q, k.transpose(-1, -2)) * (width // heads) ** -0.5
+    qkv = F.linear(F.layer_norm(x, (width,), n1w, n1b, 1e-6), qkv_w, qkv_b)
+    q, k, v = qkv.view(images, tokens, 3, heads, width // heads).permute(2, 0, 3, 1, 4).unbind(0)
+    scores = torch.matmul(q * (width // heads) ** -0.5, k.transpose(-1, -2))
     attended = torch.matmul(scores.softmax(-1), v).transpose(1, 2).reshape(images, tokens, width)
     x = x + F.linear(attended, out_w, out_b)
-    normed = F.layer_norm(x.float(), (width,), n2w, n2b, 1e-6).to(x.dtype)
-    return x + F.linear(F.gelu(F.linear(normed, fc1_w, fc1_b), approximate='tanh'), fc2_w, fc2_b)
+    hidden = F.linear(F.layer_norm(x, (width,), n2w, n2b, 1e-6), fc1_w, fc1_b)
+    return x + F.linear(F.gelu(hidden, approximate='tanh'), fc2_w, fc2_b)
 
 
 def _decoder_layer(x_image, x_row, image_turn, row_turn, hidden_images, row_bias, weights, heads, head_dim,
@@ -224,34 +276,18 @@ def _decoder_layer(x_image, x_row, image_turn, row_turn, hidden_images, row_bias
     """
     One decoder layer for image tokens [B, N, width] and rows [B, K, R, width].
 
+    :param hidden_images: [B, 1, N] or None. :param row_bias: [B * K, R, N + R].
     :returns: both, and the keys and values of both: [B, N, head_dim] and [B, K, R, head_dim].
     """
     qi, ki, vi = _project(x_image, image_turn, weights[0], weights[1], heads, head_dim)
     qr, kr, vr = _project(x_row, row_turn, weights[0], weights[1], heads, head_dim)
-    scale = head_dim ** -0.5
-    frames, rows, length, _ = x_row.shape
+    rows = x_row.shape[1]
     if not last:
-        tokens = x_image.shape[1]
-        scores = torch.matmul(qi.transpose(1, 2).reshape(frames, heads * tokens, head_dim), ki.transpose(1, 2)) * scale
-        if hidden_images is not None:
-            scores = scores + hidden_images[:, None]
-        attended = torch.matmul(scores.softmax(-1), vi).view(frames, heads, tokens, head_dim)
-        x_image = _finish(x_image, attended.transpose(1, 2).flatten(2), weights)
-    q = qr.transpose(2, 3)  # [B, K, heads, R, head_dim]
-    on_image = torch.matmul(q.reshape(frames, rows * heads * length, head_dim), ki.transpose(1, 2)) * scale
-    if hidden_images is not None:
-        on_image = on_image + hidden_images[:, None]
-    on_row = torch.matmul(q.reshape(frames * rows, heads * length, head_dim),
-                          kr.reshape(frames * rows, length, head_dim).transpose(1, 2)) * scale
-    on_row = on_row.view(frames, rows, heads, length, length) + row_bias.unsqueeze(2)
-    images = on_image.shape[-1]
-    shares = torch.cat((on_image.view(frames, rows, heads, length, images), on_row), dim=-1).softmax(-1)
-    of_image, of_row = shares.split((images, length), dim=-1)
-    flat = frames * rows
-    attended = (torch.matmul(of_image.reshape(frames, rows * heads * length, images), vi).view(q.shape)
-                + torch.matmul(of_row.reshape(flat, heads * length, length), vr.reshape(flat, length, head_dim)
-                               ).view(q.shape))
-    x_row = _finish(x_row, attended.transpose(2, 3).flatten(3), weights)
+        x_image = _finish(x_image, _attend(qi.transpose(1, 2), ki, vi, hidden_images), weights)
+    keys, values = (torch.cat((of_image.unsqueeze(1).expand(-1, rows, -1, -1), of_row), dim=2).flatten(0, 1)
+                    for of_image, of_row in ((ki, kr), (vi, vr)))
+    attended = _attend(qr.flatten(0, 1).transpose(1, 2), keys, values, row_bias)
+    x_row = _finish(x_row, attended.view(*x_row.shape[:3], -1), weights)
     return x_image, x_row, (ki, vi, kr, vr)
 
 
@@ -261,51 +297,44 @@ def _last_decoder_layer(*arguments):
 
 
 def _project(x, turn, norm, qkv_w, heads, head_dim):
-    """[..., width] -> q [..., heads, head_dim], k and v [..., head_dim]."""
-    qkv = F.linear((_normed(x) * norm).to(x.dtype), qkv_w).unflatten(-1, (heads + 2, head_dim))
-    qk = rotate(qkv[..., :heads + 1, :], *turn)
-    return qk[..., :heads, :], qk[..., heads, :], qkv[..., heads + 1, :]
+    """[..., width] -> scaled q [..., heads, head_dim], k and v [..., head_dim]."""
+    qkv = F.linear(_RmsNorm.apply(x, norm), qkv_w).unflatten(-1, (heads + 2, head_dim))
+    qk, v = qkv.split((heads + 1, 1), dim=-2)
+    q, k = _Rotate.apply(qk, *turn).split((heads, 1), dim=-2)
+    return q * head_dim ** -0.5, k.squeeze(-2), v.squeeze(-2)
 
 
 def _finish(x, attended, weights):
     _, _, out_w, norm2, gate_up_w, down_w = weights
     x = x + F.linear(attended, out_w)
-    gate, up = F.linear((_normed(x) * norm2).to(x.dtype), gate_up_w).chunk(2, dim=-1)
+    gate, up = F.linear(_RmsNorm.apply(x, norm2), gate_up_w).chunk(2, dim=-1)
     return x + F.linear(F.gelu(gate, approximate='tanh') * up, down_w)
 
 
-def _expert_layer(h, condition, ki, vi, kr, vr, hidden_images, prefix_bias, turn, weights, heads, head_dim):
-    """One layer of the action expert for h [B, K, S, horizon, width] behind images and prefix texts."""
+def _expert_layer(h, condition, ki, vi, kr, vr, prefix_bias, turn, weights, heads, head_dim):
+    """
+    One layer of the action expert for h [B, K, S, horizon, width] behind images and prefix texts.
+
+    :param kr, vr: of the prefix texts alone, [B, K, P, head_dim]. :param prefix_bias: [B * K, 1, N + P].
+    """
     m1w, m1b, qkv_w, out_w, m2w, m2b, gate_up_w, down_w = weights
     frames, rows, samples, horizon, _ = h.shape
     scale, shift, gate = F.linear(condition, m1w, m1b).float()[:, :, :, None].chunk(3, dim=-1)
     normed = (_normed(h) * (1 + scale) + shift).to(h.dtype)
-    qkv = F.linear(normed, qkv_w).unflatten(-1, (heads + 2, head_dim))
-    qk = rotate(qkv[..., :heads + 1, :], *turn)
-    q, k, v = qk[..., :heads, :].transpose(3, 4), qk[..., heads, :], qkv[..., heads + 1, :]
-    factor = head_dim ** -0.5
-    count = rows * samples * heads * horizon
-    on_image = torch.matmul(q.reshape(frames, count, head_dim), ki.transpose(1, 2)) * factor
-    if hidden_images is not None:
-        on_image = on_image + hidden_images[:, None]
-    texts = kr.shape[2]
-    kr, vr = kr.reshape(frames * rows, texts, head_dim), vr.reshape(frames * rows, texts, head_dim)
-    on_prefix = torch.matmul(q.reshape(frames * rows, count // rows, head_dim), kr.transpose(1, 2)) * factor
-    on_prefix = on_prefix.view(frames, rows, -1, texts) + prefix_bias.unsqueeze(2)
-    flat = frames * rows * samples
-    on_own = torch.matmul(q.reshape(flat, heads * horizon, head_dim),
-                          k.reshape(flat, horizon, head_dim).transpose(1, 2)) * factor
-    images = on_image.shape[-1]
-    shape = (frames, rows, samples, heads, horizon)
-    shares = torch.cat((on_image.view(*shape, images), on_prefix.view(*shape, texts), on_own.view(*shape, horizon)),
-                       dim=-1).softmax(-1)
-    of_image, of_prefix, of_own = shares.split((images, texts, horizon), dim=-1)
-    attended = (torch.matmul(of_image.reshape(frames, count, images), vi).view(q.shape)
-                + torch.matmul(of_prefix.reshape(frames * rows, count // rows, texts), vr).view(q.shape)
-                + torch.matmul(of_own.reshape(flat, heads * horizon, horizon), v.reshape(flat, horizon, head_dim)
-                               ).view(q.shape))
-    attended = attended.transpose(3, 4).flatten(4)
-    h = h + F.linear(attended, out_w) * gate.to(h.dtype)
+    qk, v = F.linear(normed, qkv_w).unflatten(-1, (heads + 2, head_dim)).split((heads + 1, 1), dim=-2)
+    q, k = _Rotate.apply(qk, *turn).split((heads, 1), dim=-2)
+    q = (q * head_dim ** -0.5).transpose(3, 4)  # [B, K, S, heads, horizon, head_dim]
+    keys, values = (torch.cat((of_image.unsqueeze(1).expand(-1, rows, -1, -1), of_text), dim=2).flatten(0, 1)
+                    for of_image, of_text in ((ki, kr), (vi, vr)))
+    flat, each = frames * rows * samples, heads * horizon
+    on_prefix = torch.bmm(q.reshape(frames * rows, samples * each, head_dim), keys.transpose(1, 2)).add_(prefix_bias)
+    on_own = torch.bmm(q.reshape(flat, each, head_dim), k.reshape(flat, horizon, head_dim).transpose(1, 2))
+    tokens = keys.shape[1]
+    shares = torch.cat((on_prefix.view(flat, each, tokens), on_own), dim=-1).softmax(-1)
+    of_prefix, of_own = shares.split((tokens, horizon), dim=-1)
+    attended = torch.bmm(of_prefix.reshape(frames * rows, samples * each, tokens), values).view(q.shape)
+    attended = attended + torch.bmm(of_own, v.reshape(flat, horizon, head_dim)).view(q.shape)
+    h = h + F.linear(attended.transpose(3, 4).flatten(4), out_w) * gate.to(h.dtype)
     scale, shift, gate = F.linear(condition, m2w, m2b).float()[:, :, :, None].chunk(3, dim=-1)
     normed = (_normed(h) * (1 + scale) + shift).to(h.dtype)
     gated, up = F.linear(normed, gate_up_w).chunk(2, dim=-1)
