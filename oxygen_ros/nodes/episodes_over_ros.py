@@ -26,7 +26,7 @@ from oxygen_ros.evaluation.closed_loop import EpisodeResult, Rates
 from oxygen_ros.evaluation.smoothness import jerk
 from oxygen_ros.msg import MemoryEntry, TextChunk
 from oxygen_ros.nodes.conversion import time_from_msg
-from oxygen_ros.nodes.simulator import TICK_NS, SimulatorNode
+from oxygen_ros.nodes.simulator import SimulatorNode
 from oxygen_ros.processes import ProcessGroup
 from oxygen_ros.simulation.dataset import Question
 from oxygen_ros.simulation.episode import DURATION, Episode, Judge, score_answer, score_line, score_note
@@ -41,6 +41,7 @@ ANSWER_SECONDS = 30.0  # real ones, until a service answers
 SETTLE_SECONDS = 0.5  # simulated ones, in which what is from before goes out of the nodes
 LAST_SECONDS = 2.0  # simulated ones, in which texts come to their end
 KEPT_TRUTHS = 300
+MOVED_NS = 20_000_000  # between joint positions that the jerk is computed of, as in `ClosedLoop`
 NANOSECONDS = 1_000_000_000
 
 
@@ -109,7 +110,7 @@ class EpisodesOverRos:
         result, self._until_ns = self._result, simulator.now_ns
         result.outcome, result.distance = self._judge.outcome, self._judge.distance
         result.seconds = (self._until_ns - self._since_ns) / NANOSECONDS
-        result.jerk = jerk(np.array(self._moved), TICK_NS / NANOSECONDS)
+        result.jerk = jerk(np.array(self._moved), MOVED_NS / NANOSECONDS)
         if self._rates.speech or self._rates.memory or self._rates.question:
             self._pass(LAST_SECONDS)
         return result
@@ -192,7 +193,8 @@ class EpisodesOverRos:
         if self._judge is None or self._until_ns is not None:
             return
         self._judge.watch(truth, stamp_ns / NANOSECONDS)
-        self._moved.append(truth.joints)
+        if stamp_ns % MOVED_NS == 0:
+            self._moved.append(truth.joints)
         if self._rates.question and pictures:
             passed = (stamp_ns - self._since_ns) / NANOSECONDS * self._rates.question
             if passed >= self._asked:
