@@ -56,8 +56,7 @@ class KnowingNode(Node):
         kind, name = language.read_instruction(self.instruction)
         item = next((item for item in truth.objects if item.name == name), None)
         goal = oracle.goal(item.arm, item.point_above) if item else oracle.rest
-        positions = oracle.chunk(np.array(message.position[:14]), goal)[1]
-        self.commands.publish(JointState(name=list(JOINTS), position=positions.tolist()))
+        self.commands.publish(JointState(name=list(JOINTS), position=goal.tolist()))  # also when it hears of it late
         self.trajectories.publish(JointTrajectory())
         header, self.requests = Header(stamp=time_to_msg(stamp_ns)), self.requests + 1
         line = 'i rest' if self.lies else expected_line(self.instruction, truth)[0]
@@ -92,8 +91,8 @@ def test_policy_that_knows_the_truth_succeeds_and_says_it(evaluation):
     scene = evaluation._simulator.simulation.reset(1)
     item = scene.objects[-1]
     result = evaluation.run(Episode(1, 'reach', f'go to the {item.name}', item.name))
-    assert result.outcome is Outcome.SUCCESS and result.distance < 0.03 and 1 < result.seconds < 6
-    assert result.chunks > 5 and result.lines and all(result.lines)
+    assert result.outcome is Outcome.SUCCESS and result.distance < 0.03 and 1 <= result.seconds < 6
+    assert result.chunks and result.lines and all(result.lines)
     assert all(right for _, right in result.answers)
     assert result.notes and all(note.true == note.total for note in result.notes)
     assert np.isfinite(result.jerk)
