@@ -106,7 +106,8 @@ def measure(model: VLAModel, settings: BenchSettings, progress: Callable[[str], 
             first = number % len(lanes)
             for _, lane, bare in lanes[first:] + lanes[:first]:
                 _run(case, lane, bare, inputs, number, lengths, counts=True)
-            case.probes.run()
+            if number - settle <= DETAILED:
+                case.probes.run()
             case.memory.append(process.memory_info().rss)
         for mode, lane, _ in lanes:
             events = lane.drain()
