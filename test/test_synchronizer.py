@@ -12,6 +12,7 @@ from rosbags.highlevel import AnyReader
 
 from oxygen_ros.perception.images import ImageError, ImageFault, decode_raw
 from oxygen_ros.perception.joint_merger import JointMerger
+from oxygen_ros.perception.pairing import Picture
 from oxygen_ros.perception.sync_options import JOINTS, Camera, MissingPolicy, StampPolicy, SyncEvent, SyncOptions
 from oxygen_ros.perception.synchronizer import FrameSynchronizer
 
@@ -392,3 +393,15 @@ def test_stamp_gap_tells_why_nothing_pairs():
 def test_camera_names_must_be_unique():
     with pytest.raises(ValueError, match='unique'):
         make('a', 'a')
+
+
+@pytest.mark.parametrize('error', [KeyboardInterrupt(), MemoryError('no memory')])
+def test_interrupted_decoding_is_not_waited_for(error):
+    def decode():
+        raise error
+
+    picture = Picture('head', 1, '', decode)
+    with pytest.raises(type(error)):
+        picture.start(None)
+    with pytest.raises(type(error)):
+        picture.pixels()

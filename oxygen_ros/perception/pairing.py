@@ -43,8 +43,10 @@ class Picture:
         self._result = Future()
         try:
             self._result.set_result(decode())
-        except ImageError as error:
+        except BaseException as error:  # an interrupt too: who waits for this result would wait for ever
             self._result.set_exception(error)
+            if not isinstance(error, ImageError):
+                raise
 
     def pixels(self) -> np.ndarray:
         """
