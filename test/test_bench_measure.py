@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from bench_models import small_model_file
+from safetensors.torch import save_file
 
 from oxygen_ros import cli
 from oxygen_ros.bench.lane import BenchFailed, FrameRecord, check_frame
@@ -17,6 +18,7 @@ from oxygen_ros.bench.settings import BenchSettings
 from oxygen_ros.bench.workload import Workload
 from oxygen_ros.engine.requests import ActionChunk, FinishReason, SamplingParams, TextDelta, TextRequest
 from oxygen_ros.models.interface import PolicyInput
+from oxygen_ros.models.pi05_weights import sources
 from oxygen_ros.models.registry import LoadOptions, load_model, read_model_file
 from oxygen_ros.observation import Observation
 
@@ -99,6 +101,21 @@ def test_real_time_and_endurance_run(model_file, tmp_path, capsys):
     result = json.loads(file.read_text())['cases'][0]
     assert list(result['modes']) == ['continuous_batching'] and result['endurance']['frames'] == 6
     assert 'first against last 2 of 6 frames' in capsys.readouterr().out
+
+
+def test_checkpoint_in_openpi_layout_is_measured(model_file, tmp_path):
+    network = load(model_file).network
+    tensors = {}
+    for name, source in sources(network.config).items():
+        tensor = network.get_parameter(name).detach() - source.add
+        rows = source.rows or [len(tensor) // len(source.names)] * len(source.names)
+        tensors.update((part, piece.contiguous()) for part, piece in zip(source.names, tensor.split(list(rows))))
+    save_file(tensors, tmp_path / 'model.safetensors')
+    file = tmp_path / 'result.json'
+    assert bench('--model', model_file, '--checkpoint', tmp_path, '--rounds', 1, '--text-length', 3, '--json',
+                 file) == 0
+    result = json.loads(file.read_text())
+    assert result['weights'] == str(tmp_path) and not result['random_weights']
 
 
 def test_wrong_words_are_refused_in_one_line(model_file, tmp_path, capsys):
