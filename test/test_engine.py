@@ -10,7 +10,7 @@ from engine_fakes import EOS, FakeClock, FakeModel, Rig
 
 from oxygen_ros.engine.config import EngineConfig
 from oxygen_ros.engine.cost_model import Stage
-from oxygen_ros.engine.requests import AdmissionError, FinishReason, Refusal, SamplingParams, TextRequest
+from oxygen_ros.engine.requests import ActionFailed, AdmissionError, FinishReason, Refusal, SamplingParams, TextRequest
 from oxygen_ros.engine.scheduler import Mode
 from oxygen_ros.errors import ConfigError
 from oxygen_ros.models.interface import PolicyInput
@@ -435,6 +435,62 @@ def test_action_that_fails_raises_and_leaves_the_cache_whole(stage):
     rig.engine.request_action(rig.clock.now)
     rig.run()
     assert rig.chunks()[-1].inputs.number == 3
+
+
+@pytest.mark.parametrize('stage', ['prefill', 'denoise'])
+def test_actions_that_fail_are_counted_until_there_are_too_many_in_a_row(stage):
+    rig = Rig(max_branches=1, max_frames=2, failures_allowed=2)
+    rig.observe(0)
+    text = rig.submit(max_tokens=900)
+    rig.run(rig.clock.now + 0.1)
+
+    def act(number, fails):
+        rig.observe(number)
+        rig.model.raises = lambda what, _: fails and what == stage
+        rig.engine.request_action(rig.clock.now)
+        rig.engine.run_cycle()
+        rig.engine.check_integrity()
+
+    for number, fails in enumerate((True, True, False, True, True), start=1):
+        act(number, fails)
+    failed = [event for event in rig.events if isinstance(event, ActionFailed)]
+    assert [event.frame_number for event in failed] == [1, 2, 4, 5]
+    assert failed[0].reason == f'RuntimeError: {stage} failed'
+    assert [chunk.inputs.number for chunk in rig.chunks()] == [3]
+    counters = rig.engine.status().counters
+    assert (counters.action_failures, counters.deadline_misses) == (4, 5)  # the fake chunk is late as well
+    assert text not in rig.ends()  # texts go on meanwhile
+    with pytest.raises(RuntimeError, match=f'{stage} failed'):
+        act(6, True)
+    rig.engine.check_integrity()
+
+
+def test_frame_of_numbers_that_are_not_finite_is_zeroed_before_it_is_used_again():
+    rig = Rig(max_branches=1, max_frames=2)
+    prefill, denoise = rig.model.prefill, rig.model.denoise
+
+    def broken(inputs, instruction, cache, frame):
+        prefill(inputs, instruction, cache, frame)
+        cache.frame_v[:, frame] = torch.nan
+
+    rig.model.prefill, rig.model.denoise = broken, lambda *arguments: denoise(*arguments) * torch.nan
+    rig.observe(1)
+    rig.engine.request_action(rig.clock.now)
+    rig.run()
+    assert np.isnan(rig.chunks()[0].actions).all()
+    assert rig.engine.status().counters.action_failures == 1
+    assert rig.engine.cache.frame_kv.isfinite().all()
+    rig.engine.check_integrity()
+
+
+def test_choice_of_a_token_that_fails_ends_that_text_alone():
+    rig = Rig()
+    rig.observe(1)
+    sampled = SamplingParams(max_tokens=20, temperature=1.0)
+    first, second = rig.submit(sampling=sampled), rig.submit(sampling=sampled)
+    rig.engine._texts.find(first)[0].sampler.choose = None  # to call it raises
+    rig.run()
+    assert rig.ends() == {first: FinishReason.ERROR, second: FinishReason.LENGTH}
 
 
 # -- actions -----------------------------------------------------------------------------------------------------------

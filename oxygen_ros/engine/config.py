@@ -25,6 +25,8 @@ class EngineConfig:
     :param stream_interval: shortest time in seconds between two pieces of one text; the first comes at once.
     :param history: exchanges of a conversation that are kept. :param repetitions: a text ends when a piece of it comes
         so many times in a row; 0 never.
+    :param failures_allowed: actions in a row of which the model may raise; what the next one raises comes out of
+        `run_cycle`.
     :param packing: form in which a warm engine keeps the weights. :param graphs: whether it replays CUDA graphs.
     :raises ConfigError: a value is out of range.
     """
@@ -40,12 +42,14 @@ class EngineConfig:
     stream_interval: float = 0.05
     history: int = 4
     repetitions: int = 0
+    failures_allowed: int = 0
     packing: Packing = Packing.AUTO
     graphs: Graphs = Graphs.AUTO
 
     def __post_init__(self) -> None:
         for name, least in (('max_branches', 1), ('branch_tokens', 8), ('max_frames', 0), ('denoise_steps', 0),
-                            ('max_frame_age', 0), ('stream_interval', 0), ('history', 0), ('repetitions', 0)):
+                            ('max_frame_age', 0), ('stream_interval', 0), ('history', 0), ('repetitions', 0),
+                            ('failures_allowed', 0)):
             if not getattr(self, name) >= least:
                 raise ConfigError(f'engine: {name} is {getattr(self, name)}, must be at least {least}')
 

@@ -7,6 +7,7 @@ Threads: none of its own. All methods are called by one thread (see worker.py), 
 from __future__ import annotations
 
 import bisect
+import logging
 import math
 import time
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from oxygen_ros.engine.frames import Frames
 from oxygen_ros.engine.graphs import capture_for, use_graphs
 from oxygen_ros.engine.kv_cache import UnifiedKVCache
 from oxygen_ros.engine.meter import Meter, warm_up
-from oxygen_ros.engine.requests import ActionChunk, ActionSkipped, Event, FinishReason, TextRequest
+from oxygen_ros.engine.requests import ActionChunk, ActionFailed, ActionSkipped, Event, FinishReason, TextRequest
 from oxygen_ros.engine.scheduler import CyclePlan, Running, SchedulerState, Waiting, plan_cycle
 from oxygen_ros.engine.statistics import EngineStatus, Statistics
 from oxygen_ros.engine.text_stream import TextStream
@@ -27,6 +28,8 @@ from oxygen_ros.engine.texts import Texts
 from oxygen_ros.engine.trace import Tracer
 from oxygen_ros.models.interface import PolicyInput, VLAModel
 from oxygen_ros.models.packing import pack
+
+logger = logging.getLogger(__name__)
 
 
 class Engine:
@@ -53,6 +56,7 @@ class Engine:
         self._deadlines: list[float] = []  # of the actions that were asked for, ascending
         self._last_deadline: float | None = None  # None while no action is wanted
         self._period: float | None = None  # between the last two
+        self._failures = 0  # actions in a row of which the model raised
         self._steps_done = 0  # decode steps since the last action
         self._text_advanced = False  # any text started or decoded since the last action
 
@@ -152,6 +156,7 @@ class Engine:
     def begin(self, instruction: str) -> None:
         """Start a run: all counters from zero, and what the robot shall do."""
         self.statistics.reset(self.clock())
+        self._failures = 0
         self.set_instruction(instruction)
 
     def end(self) -> None:
@@ -197,20 +202,45 @@ class Engine:
             self._emit(ActionSkipped(deadline, problem))
             return
         started = self.clock()
+        try:
+            actions = self._make_actions(inputs)
+        except Exception as error:  # noqa: B902 - whatever a model raises, the next action may succeed
+            self._action_failed(deadline, error)
+            return
+        self._failures = 0
+        if not actions.isfinite().all():
+            self.statistics.counters.action_failures += 1
+            self._frames.unpin(wipe=True)
+        finished = self.clock()
+        self._emit(ActionChunk(inputs, actions.numpy(), deadline, started, finished))
+        published = self.clock()
+        self._meter.tracer.span('publish', finished, published, frame=inputs.number, deadline=deadline)
+        self.statistics.chunk(published, published - deadline, published - started)
+
+    def _make_actions(self, inputs: PolicyInput) -> torch.Tensor:
         if not self._frames.holds(inputs, self._instruction):
             self._frames.pin(inputs, self._instruction)
         slot = self._frames.newest.slot
         # Seeded by the frame: the same in every mode, in replay and live.
         generator = torch.Generator().manual_seed((self.config.seed * 1_000_003 + inputs.number) % 2**63)
         noise = torch.randn((self.model.spec.horizon, self.model.spec.action_dim), generator=generator)
-        actions = self._meter.timed(Stage.DENOISE, 1,
-                                    lambda: self.model.denoise(self.cache, slot, noise, self._denoise_steps()),
-                                    frame=inputs.number)
-        finished = self.clock()
-        self._emit(ActionChunk(inputs, actions.numpy(), deadline, started, finished))
-        published = self.clock()
-        self._meter.tracer.span('publish', finished, published, frame=inputs.number, deadline=deadline)
-        self.statistics.chunk(published, published - deadline, published - started)
+        return self._meter.timed(Stage.DENOISE, 1,
+                                 lambda: self.model.denoise(self.cache, slot, noise, self._denoise_steps()),
+                                 frame=inputs.number)
+
+    def _action_failed(self, deadline: float, error: Exception) -> None:
+        """Count an action of which the model raised, and go on without it, unless there were too many in a row."""
+        self._failures += 1
+        self.statistics.counters.action_failures += 1
+        self.statistics.counters.deadline_misses += 1
+        self._frames.unpin(wipe=True)  # what made the model raise may lie in it
+        if isinstance(error, torch.cuda.OutOfMemoryError):
+            torch.cuda.empty_cache()
+        if self._failures > self.config.failures_allowed:
+            raise error
+        if self._failures == 1:
+            logger.error('an action failed, the next one is tried', exc_info=error)
+        self._emit(ActionFailed(deadline, self._observation.number, f'{type(error).__name__}: {error}'))
 
     def _start(self, plan: CyclePlan) -> None:
         self._text_advanced = True

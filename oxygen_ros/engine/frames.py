@@ -46,7 +46,7 @@ class Frames:
             self._meter.timed(Stage.PREFILL, 1, lambda: prefill(inputs, instruction, self._cache, slot),
                               frame=inputs.number)
         except BaseException:
-            self._cache.release_frame(slot)
+            self._cache.release_frame(slot, wipe=True)
             raise
         return slot
 
@@ -57,10 +57,14 @@ class Frames:
         self.newest = PrefilledFrame(slot, inputs, instruction)
         return self.newest
 
-    def unpin(self) -> None:
-        """Let the newest frame go, once no text stands on it any more."""
+    def unpin(self, wipe: bool = False) -> None:
+        """
+        Let the newest frame go, once no text stands on it any more.
+
+        :param wipe: see `UnifiedKVCache.release_frame`.
+        """
         if self.newest is not None:
-            self._cache.release_frame(self.newest.slot)
+            self._cache.release_frame(self.newest.slot, wipe)
             self.newest = None
 
     def holds(self, inputs: PolicyInput, instruction: str) -> bool:

@@ -93,12 +93,16 @@ class CacheSpec:
 
 @dataclass
 class FrameState:
-    """Bookkeeping of one frame slot. `references` counts the pin of the newest frame and every branch on it."""
+    """
+    Bookkeeping of one frame slot. `references` counts the pin of the newest frame and every branch on it; `wipe` has
+    it zeroed when the last one goes.
+    """
 
     key: Hashable = None
     length: int = 0
     next_position: int = 0
     references: int = 0
+    wipe: bool = False
 
 
 @dataclass
@@ -174,11 +178,20 @@ class UnifiedKVCache:
         """Add a reference to a frame in use."""
         self._used_frame(slot).references += 1
 
-    def release_frame(self, slot: int) -> None:
-        """Drop a reference; the slot is free again with the last one."""
+    def release_frame(self, slot: int, wipe: bool = False) -> None:
+        """
+        Drop a reference; the slot is free again with the last one.
+
+        :param wipe: zero its memory then, because it may hold NaN: behind a mask a later frame would still see it.
+        """
         state = self._used_frame(slot)
         state.references -= 1
+        state.wipe |= wipe
         if state.references == 0:
+            if state.wipe:
+                self.frame_kv[:, :, slot] = 0
+                for extra in self.extras.values():
+                    extra[slot] = 0
             self.frames[slot] = FrameState()
             heapq.heappush(self._free_frames, slot)
 

@@ -144,6 +144,15 @@ class ActionSkipped:
 
 
 @dataclass(frozen=True)
+class ActionFailed:
+    """An action that the model could not make: it raised. The next one is tried."""
+
+    deadline: float
+    frame_number: int
+    reason: str
+
+
+@dataclass(frozen=True)
 class TextDelta:
     """
     New text of a request. `finish` is None while more follows; `inputs` is None if the request was never started.
@@ -163,4 +172,4 @@ class TextDelta:
     left_out: str = ''
 
 
-Event = ActionChunk | ActionSkipped | TextDelta
+Event = ActionChunk | ActionSkipped | ActionFailed | TextDelta

@@ -30,9 +30,10 @@ class Sampler:
 
 
 def choose_tokens(samplers: Sequence[Sampler], logits: torch.Tensor, suppressed: torch.Tensor | None,
-                  ) -> list[int | None]:
+                  ) -> list[int | None | Exception]:
     """
-    Choose the next token of every branch in a batch; None where the logits are NaN or infinite.
+    Choose the next token of every branch in a batch; None where the logits are NaN or infinite, and what a sampler
+    raised where it did: that is the fault of one branch alone.
 
     :param logits: float32 [branches, vocabulary]; changed in place at the suppressed tokens.
     :param suppressed: int64 ids that are never chosen, or None.
@@ -40,8 +41,12 @@ def choose_tokens(samplers: Sequence[Sampler], logits: torch.Tensor, suppressed:
     if suppressed is not None:
         logits.index_fill_(1, suppressed, float('-inf'))
     best, index = logits.max(dim=-1)  # NaN, if there is one
-    tokens = [None if token < 0 else token for token in torch.where(best.isfinite(), index, -1).tolist()]
+    tokens: list[int | None | Exception] = [
+        None if token < 0 else token for token in torch.where(best.isfinite(), index, -1).tolist()]
     for row, sampler in enumerate(samplers):
         if sampler.params.temperature > 0 and tokens[row] is not None:
-            tokens[row] = sampler.choose(logits[row].cpu())
+            try:
+                tokens[row] = sampler.choose(logits[row].cpu())
+            except Exception as error:  # noqa: B902
+                tokens[row] = error
     return tokens

@@ -22,6 +22,7 @@ class Counters:
     notes_dropped: int = 0
     frames_received: int = 0
     tokens: int = 0
+    action_failures: int = 0  # actions of which the model raised, or gave numbers that are not finite
     late_decodes: int = 0  # decode phases that ended more than one decode step after the action had to begin
 
 

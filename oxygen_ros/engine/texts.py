@@ -182,10 +182,14 @@ class Texts:
         self._meter.measured(stage, len(tokens) * max(map(len, tokens)), start, branches=len(streams))
         self._hand_out(streams, chosen)
 
-    def _choose(self, streams: list[TextStream], logits: torch.Tensor) -> list[int | None]:
-        return choose_tokens([stream.sampler for stream in streams], logits, self._suppressed)
+    def _choose(self, streams: list[TextStream], logits: torch.Tensor) -> list[int | None | Exception]:
+        """Choose a token for each stream: None where the logits are undefined, what was raised where it failed."""
+        try:
+            return choose_tokens([stream.sampler for stream in streams], logits, self._suppressed)
+        except Exception as error:  # noqa: B902 - as in _extend
+            return [error] * len(streams)
 
-    def _hand_out(self, streams: list[TextStream], tokens: list[int | None]) -> None:
+    def _hand_out(self, streams: list[TextStream], tokens: list[int | None | Exception]) -> None:
         """Take in the next token of each stream; hand out new text, or the end."""
         now = self._meter.clock()
         self._statistics.decoded(now, len(streams))
@@ -195,7 +199,9 @@ class Texts:
             except Exception as error:  # noqa: B902 - as in _extend
                 self.fail(stream, error)
 
-    def _take_in(self, stream: TextStream, token: int | None, now: float) -> None:
+    def _take_in(self, stream: TextStream, token: int | None | Exception, now: float) -> None:
+        if isinstance(token, Exception):
+            raise token
         if token is None:
             self.finish(stream, FinishReason.ERROR, 'the logits of the model are NaN or infinite')
             return

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -27,7 +28,7 @@ LONGEST_SLEEP = 60.0  # seconds; threads refuse to wait for times that are out o
 class WorkerFailed:
     """The engine raised; the worker thread has ended."""
 
-    error: Exception
+    error: BaseException
 
 
 class Worker:
@@ -42,6 +43,7 @@ class Worker:
         self._inbox: deque[tuple[Command, Future | None]] = deque()
         self._arrived = threading.Condition()
         self._stopping = False
+        self._busy_since: float | None = None  # the last sign of life of a thread that has work
         self._thread = threading.Thread(target=self._run, name='engine', daemon=True)
 
     def start(self) -> None:
@@ -52,6 +54,12 @@ class Worker:
     def alive(self) -> bool:
         """Whether the thread runs."""
         return self._thread.is_alive()
+
+    @property
+    def silence(self) -> float:
+        """Seconds for which one call into the engine has lasted by now; 0 while there is nothing to do."""
+        since = self._busy_since
+        return 0.0 if since is None else time.monotonic() - since
 
     def post(self, command: Command) -> None:
         """Have a command run with the engine, before the next decode step at the latest. An error ends the worker."""
@@ -86,18 +94,22 @@ class Worker:
         try:
             while not self._stopping:
                 self._drain()
+                self._busy_since = time.monotonic()
                 wait_until = self._engine.run_cycle(self._poll)
                 if wait_until is not None:
                     self._sleep(wait_until)
-        except Exception as error:  # noqa: B902 - the node must hear of anything that ends this thread
+        except BaseException as error:  # noqa: B902 - the node must hear of anything that ends this thread
             logger.exception('the engine failed')
             with self._arrived:
                 self._stopping = True
             self._cancel_rest()
             self._emit(WorkerFailed(error))
+        finally:
+            self._busy_since = None
 
     def _poll(self) -> bool:
         """Between decode steps: run what has arrived; say whether to plan anew."""
+        self._busy_since = time.monotonic()
         if not self._inbox:
             return self._stopping
         self._drain()
@@ -106,6 +118,7 @@ class Worker:
     def _drain(self) -> None:
         while not self._stopping and (item := self._next()) is not None:
             command, future = item
+            self._busy_since = time.monotonic()
             if future is None:
                 command(self._engine)
             elif future.set_running_or_notify_cancel():
@@ -115,6 +128,7 @@ class Worker:
                     future.set_exception(error)
 
     def _sleep(self, until: float) -> None:
+        self._busy_since = None
         with self._arrived:
             if not self._inbox and not self._stopping:
                 self._arrived.wait(min(max(0.0, until - self._engine.clock()), LONGEST_SLEEP))
