@@ -564,19 +564,19 @@ def test_prompt_longer_than_a_cycle_is_taken_in_piece_by_piece_between_actions()
     assert len(pieces) > 4 and sum(pieces) == pytest.approx(0.4, abs=0.03) and max(pieces) < 0.12
 
 
-def test_text_whose_prompt_is_half_taken_in_can_be_cancelled_and_times_out():
-    for ends in (lambda rig: rig.engine.cancel(1), None):
-        rig = warm(Rig(SlowReader(FakeClock(), prefill=0.03, denoise=0.05, decode=0.005), branch_tokens=600))
-        for tokens in range(16, 520, 8):
-            rig.engine.costs.observe(Stage.EXTEND, tokens, 0.001 * tokens)
-        start = rig.clock.now
-        rig.act_every(0.2, start + 2)
-        rig.at(start + 0.45, lambda: rig.submit('answer', 'x' * 400, timeout=None if ends else 0.4))
-        if ends:
-            rig.at(start + 0.9, lambda: ends(rig))
-        rig.run(start + 2)
-        assert rig.ends() == {1: FinishReason.CANCELLED if ends else FinishReason.TIMED_OUT}
-        assert rig.engine.cache.free_branches == rig.engine.cache.spec.branches
+@pytest.mark.parametrize('cancelled', [True, False])
+def test_text_whose_prompt_is_half_taken_in_can_be_cancelled_and_times_out(cancelled):
+    rig = warm(Rig(SlowReader(FakeClock(), prefill=0.03, denoise=0.05, decode=0.005), branch_tokens=600))
+    for tokens in range(16, 520, 8):
+        rig.engine.costs.observe(Stage.EXTEND, tokens, 0.001 * tokens)
+    start = rig.clock.now
+    rig.act_every(0.2, start + 2)
+    rig.at(start + 0.45, lambda: rig.submit('answer', 'x' * 400, timeout=None if cancelled else 0.4))
+    if cancelled:
+        rig.at(start + 0.9, lambda: rig.engine.cancel(1))
+    rig.run(start + 2)
+    assert rig.ends() == {1: FinishReason.CANCELLED if cancelled else FinishReason.TIMED_OUT}
+    assert rig.engine.cache.free_branches == rig.engine.cache.spec.branches
 
 
 def test_text_goes_on_when_an_expected_deadline_is_never_set():
