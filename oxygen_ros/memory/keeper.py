@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from pathlib import Path
 from typing import TypeVar
 
@@ -91,12 +92,24 @@ class MemoryKeeper:
 
         return self._submit(work)
 
-    def close(self) -> None:
-        """Finish what was begun, then close the store."""
+    def close(self, timeout: float | None = None) -> bool:
+        """
+        Finish what was begun, then close the store.
+
+        :param timeout: seconds after which a disk that hangs is not waited for; None waits.
+        :returns: whether it is closed.
+        """
+        if self._closed:
+            return True
         self._closed = True
+        closing = self._thread.submit(lambda: self._store is not None and self._store.close())
+        self._thread.shutdown(wait=False)
+        try:
+            closing.result(timeout)
+        except FutureTimeoutError:
+            return False
         self._thread.shutdown(wait=True)
-        if self._store is not None:
-            self._store.close()
+        return True
 
     def _submit(self, work: Callable[[MemoryStore], Result]) -> Future[Result]:
         with self._lock:

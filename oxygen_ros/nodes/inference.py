@@ -11,11 +11,8 @@ import argparse
 import os
 import sys
 import time
-import traceback
-from concurrent.futures import CancelledError
 
 import torch
-from rclpy.clock import Clock, ClockType
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 from rclpy.qos_overriding_options import QoSOverridingOptions
 from std_msgs.msg import String
@@ -37,16 +34,20 @@ from oxygen_ros.nodes.inference_parameters import PARAMETERS, memory_keeper, ses
 from oxygen_ros.nodes.inference_services import InferenceServices
 from oxygen_ros.nodes.inference_status import InferenceStatus
 from oxygen_ros.nodes.inference_texts import InferenceTexts
+from oxygen_ros.nodes.inference_watchdog import InferenceWatchdog, end_run, end_threads, leave_hanging_threads
 from oxygen_ros.nodes.latched_text import LatchedText
 from oxygen_ros.nodes.lifecycle_requests import refuse_impossible_transitions
 from oxygen_ros.nodes.mailbox import Mailbox
 from oxygen_ros.nodes.model_report import report_model
 from oxygen_ros.nodes.parameters import declare_parameters
 from oxygen_ros.nodes.qos_watch import QosWatch
-from oxygen_ros.nodes.runner import NodeFinished, add_node_arguments, run_node
+from oxygen_ros.nodes.runner import add_node_arguments, run_node
 from oxygen_ros.nodes.task_timers import TaskTimers
+from oxygen_ros.nodes.transitions import do_all, logged
 from oxygen_ros.robot.joints import MissingJoint
 from oxygen_ros.tasks.session import Session
+
+PATIENT, QUICK = 5.0, 0.5  # seconds to wait for a thread: while the node lives on, and when the process ends
 
 
 class InferenceNode(LifecycleNode):
@@ -64,6 +65,7 @@ class InferenceNode(LifecycleNode):
         self.forgetting: object | None = None  # while the engine may still act on what was before a jump of the clock
         self.instruction = ''
         self.mailbox = Mailbox(self)
+        self.watchdog = InferenceWatchdog(self)
         self.diagnostics = InferenceDiagnostics(self)
         qos = {'qos_overriding_options': QoSOverridingOptions.with_default_policies()}
         self.outputs = InferenceOutputs(self, qos)
@@ -80,19 +82,18 @@ class InferenceNode(LifecycleNode):
 
     # -- lifecycle ---------------------------------------------------------------------------------------------------
 
+    @logged
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Load the model, warm it up, open the memory, start the worker."""
         try:
             self._configure()
         except OxygenError as error:
             self._autostart.failed(error)
-        except Exception:  # noqa: B902 - rclpy would swallow it without a word
-            self.get_logger().error(f'configure failed:\n{traceback.format_exc()}')
-        else:
-            return super().on_configure(state)
-        self._release()
-        return TransitionCallbackReturn.FAILURE
+            self._release()
+            return TransitionCallbackReturn.FAILURE
+        return super().on_configure(state)
 
+    @logged
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Start the timers; from now on the robot may be commanded."""
         values = self.values
@@ -106,31 +107,36 @@ class InferenceNode(LifecycleNode):
         self.active = True
         return super().on_activate(state)
 
+    @logged
     def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Command nothing any more (position-controlled joints hold), end all texts, keep the model."""
-        self._make_safe()
+        if not self._make_safe() or self.watchdog.reason:
+            return TransitionCallbackReturn.ERROR
         return super().on_deactivate(state)
 
+    @logged
     def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Free the model and its memory."""
+        if self.watchdog.reason:
+            return TransitionCallbackReturn.ERROR
         self._release()
         return super().on_cleanup(state)
 
+    @logged
     def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
         """End from any state."""
         self._release()
         return super().on_shutdown(state)
 
     def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """A transition went wrong half way: free everything, so that the node can be configured again."""
-        self.get_logger().error('a transition failed: the robot holds, the model is freed; configure may help')
-        self._release()
-        super().on_error(state)
+        """A transition went wrong half way, or the engine failed: free everything; the node can be configured again."""
+        self.get_logger().error('error state: the robot holds, the model is freed; the node can be configured again')
+        do_all(self, self._release, lambda: super(InferenceNode, self).on_deactivate(state))
         return TransitionCallbackReturn.SUCCESS
 
     def destroy_node(self) -> None:
-        """Make the robot safe, then end all threads."""
-        self._release()
+        """Make the robot safe, then end all threads; those that do not answer are left behind."""
+        self._release(QUICK)
         super().destroy_node()
 
     def _configure(self) -> None:
@@ -146,6 +152,8 @@ class InferenceNode(LifecycleNode):
             raise OxygenError(f'trace_file {values["trace_file"]!r} cannot be written: {error.strerror}') from error
         self.session = Session(session_settings(values), self.emit, observation_clock=self.now_ns, tracer=self._tracer,
                                progress=LogProgress('loading the weights', self.get_logger().info))
+        status = self.session.engine.status()
+        self.watchdog.begin(status.prefill + status.denoise)
         self.worker = Worker(self.session.engine, self.emit)
         self.worker.start()
         spec = self.session.spec
@@ -155,34 +163,31 @@ class InferenceNode(LifecycleNode):
         report_model(self, time.monotonic() - started)
         self.texts.configured()
 
-    def _release(self) -> None:
-        """The one way down: safe robot first, then worker, memory, model. May be called in any state, and again."""
-        self._make_safe()
-        if self.worker is not None:
-            if not self.worker.stop():
-                self.get_logger().error('the worker thread did not end within 5 s')
-            self.mailbox.drain()
-        if self.memory is not None:
-            self.memory.close()
-            self.mailbox.drain()
-        self.texts.released()
-        if self._tracer is not None:
-            self._tracer.close()
-        self.session = self.worker = self.memory = self._tracer = None
+    def _release(self, seconds: float = PATIENT) -> None:
+        """
+        The one way down: safe robot first, then worker, memory, model. May be called in any state, and again.
 
-    def _make_safe(self) -> None:
+        :param seconds: how long to wait for each thread.
+        """
+        do_all(self, lambda: self._make_safe(seconds), lambda: end_threads(self, seconds), self.mailbox.drain,
+               self.texts.released, lambda: self._tracer is not None and self._tracer.close())
+        self.session = self.worker = self.memory = self._tracer = None
+        self.active = False
+
+    def _make_safe(self, seconds: float = PATIENT) -> bool:
+        """Hold the robot, and end everything that is under way; return whether the engine took part in it."""
         self._task_timers.stop()
         if not self.active:
-            return
-        self.outputs.hold()
-        self.active = False
-        self.session.commands.clear()
+            return True
         try:
-            self.worker.call(Engine.end).result(timeout=10)
-        except CancelledError:
-            pass  # the engine has failed
+            self.outputs.hold()
+        finally:  # whatever happens, nothing is commanded any more
+            self.active = False
+            self.session.commands.clear()
+        ended = end_run(self, seconds)
         self.mailbox.drain()  # the last pieces of cancelled texts go out while the publishers still may
         self.texts.fail('the engine has failed')
+        return ended
 
     # -- input -------------------------------------------------------------------------------------------------------
 
@@ -224,22 +229,7 @@ class InferenceNode(LifecycleNode):
         if not isinstance(event, WorkerFailed):
             self.outputs.publish(event)
             return
-        self.get_logger().error(f'the engine failed, the robot holds: {event.error!r}')
-        self.texts.fail('the engine has failed')
-        worker = self.worker
-
-        def clean_up() -> None:
-            self.destroy_timer(soon)
-            if self.worker is not worker:
-                return  # somebody else did
-            if self.active:
-                self.trigger_deactivate()
-            self.trigger_cleanup()
-            if self.values['autostart']:
-                raise NodeFinished(1)  # nobody would configure it again: let the launch file or supervisor know
-
-        # Not here: a transition empties the mailbox too, and within a transition there can be no other.
-        soon = self.create_timer(0.0, clean_up, clock=Clock(clock_type=ClockType.STEADY_TIME))
+        self.watchdog.failed(repr(event.error))
 
     # -- state -------------------------------------------------------------------------------------------------------
 
@@ -294,4 +284,4 @@ def main(arguments: argparse.Namespace) -> int:
     # torch lets go of the interpreter lock in every operation. With Python's default the engine then waits up to 5 ms
     # for it, while the executor runs: on two cores a decode step of tiny took 8 to 10 ms, and 5 to 6 ms with this.
     sys.setswitchinterval(1e-4)
-    return run_node(InferenceNode, arguments)
+    return leave_hanging_threads(run_node(InferenceNode, arguments))

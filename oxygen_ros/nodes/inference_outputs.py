@@ -9,7 +9,7 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import String
 from trajectory_msgs.msg import JointTrajectory
 
-from oxygen_ros.engine.requests import ActionChunk, ActionSkipped, Event, TextDelta
+from oxygen_ros.engine.requests import ActionChunk, ActionFailed, ActionSkipped, Event, TextDelta
 from oxygen_ros.msg import MemoryEntry, TextChunk
 from oxygen_ros.nodes.forward_controller import ForwardController
 from oxygen_ros.nodes.inference_messages import command_to_msg, entry_to_msg, text_to_msg, trajectory_to_msg
@@ -52,6 +52,8 @@ class InferenceOutputs:
                 return
             self._note_skipping(False)
             self._publish_chunk(event)
+        elif isinstance(event, ActionFailed):
+            self._node.diagnostics.action_failed(event.reason)
         elif isinstance(event, ActionSkipped):
             self._note_skipping(True, event.reason)
 
@@ -77,7 +79,9 @@ class InferenceOutputs:
             result, trajectory = node.session.commands.push(joint_chunk, node.now_ns())
         except (ChunkRejected, MissingJoint) as error:
             node.diagnostics.chunk_rejected(str(error))
+            node.watchdog.chunk(accepted=False)
             return
+        node.watchdog.chunk(accepted=True)
         node.diagnostics.chunk_taken(result)
         if trajectory is not None and node.may_move:
             self._trajectories.publish(trajectory_to_msg(trajectory, chunk.inputs.observation.tf_frame))

@@ -61,11 +61,15 @@ PARAMETERS = (
     NodeParameter('max_frames', 0, 'Frames whose KV is kept; 0 takes max_branches + 2.', 0, 1024),
     NodeParameter('instruction', 'look around', 'What the robot shall do until it is told otherwise.'),
     NodeParameter('action.rate', 5.0, 'Action chunks per second; 0 switches actions off.', 0.0, 100.0),
+    NodeParameter('action.failures', 10, 'Actions in a row that may fail (the model raises, or gives no finite '
+                  'numbers) before the node holds the robot and goes to its error state.', 0, 100_000),
     NodeParameter('action.denoise_steps', 0, 'Flow-matching steps; 0 takes the default of the model.', 0, 1000),
     NodeParameter('action.chunking', 'off', 'How a chunk goes on from the one in execution; trained needs weights that '
                   'were trained so.', choices=('off', *(method.value for method in ChunkingMethod))),
     NodeParameter('action.chunking_reach', 0, 'Actions from which on a chunk is free of the one before; 0 is as far as '
                   'that one goes.', 0, 1000),
+    NodeParameter('engine_timeout', 10.0, 'Seconds that one call of the model may take before it counts as hanging: '
+                  'the robot holds, and the node goes to its error state.', 0.5, 3600.0),
     NodeParameter('max_frame_age', 0.5, 'Seconds (by its stamp) beyond which a frame is not acted on.', 0.01, 60.0),
     NodeParameter('subtask.rate', 0.0, 'Times per second that the model says what to do next, which becomes the '
                   'instruction of its actions; 0 acts on the instruction itself.', 0.0, 100.0),
@@ -124,7 +128,7 @@ def session_settings(values: Mapping[str, Any]) -> SessionSettings:
         denoise_steps=values['action.denoise_steps'], seed=values['seed'], max_frame_age=values['max_frame_age'],
         stream_interval=values['stream_interval'], packing=Packing(values['packing']),
         graphs=Graphs(values['graphs']), history=values['answer.history'],
-        repetitions=values['text_repetitions'])
+        repetitions=values['text_repetitions'], failures_allowed=values['action.failures'])
     chunking = values['action.chunking']
     continuation = ContinuationSettings(None if chunking == 'off' else ChunkingMethod(chunking),
                                         reach=values['action.chunking_reach'])

@@ -24,6 +24,7 @@ class InferenceStatus:
 
     def __init__(self, node: InferenceNode, qos: dict[str, Any]) -> None:
         self._node = node
+        self._asked: object | None = None  # the worker that has not answered yet
         self._publisher = node.create_publisher(EngineStatus, 'status', 10, **qos)
         # Whatever happens to ROS time, the status goes out: it is what says that the clock does not run.
         node.create_timer(1.0, self._publish, clock=Clock(clock_type=ClockType.STEADY_TIME))
@@ -31,15 +32,17 @@ class InferenceStatus:
     def _publish(self) -> None:
         node = self._node
         worker, session = node.worker, node.session
-        if worker is None or not worker.alive:
-            node.diagnostics.publish(None)
+        if worker is None or not worker.alive or self._asked is worker:
+            node.diagnostics.publish(None)  # also while the engine hangs: that is what they say then
             return
+        self._asked = worker
 
         def measure(engine: Engine) -> None:
             status = engine.status()
             node.mailbox.put(lambda: publish(status))
 
         def publish(status: Status) -> None:
+            self._asked = None
             if node.session is session:
                 self._publisher.publish(status_to_msg(
                     status, session.spec, node.values['mode'], node.state_name, node.values['action.rate'],
