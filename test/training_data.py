@@ -60,4 +60,5 @@ def write_files(folder: Path, **changes) -> TrainingConfig:
                                'state_statistics': 'joint_limits', 'action_statistics': 'none'}}}))
     return TrainingConfig(**{'model': str(folder / 'model.yaml'), 'robot': str(folder / 'robot.yaml'), 'seed': 1,
                              'batch': BATCH, 'vision_steps': 2, 'vision_frames': 4, 'steps': 4, 'warm_up': 1,
-                             'save_every': 100, 'evaluate_every': 100, 'evaluation_frames': 4, 'data_frames': 12, **changes})
+                             'save_every': 100, 'evaluate_every': 100, 'evaluation_frames': 4, 'data_frames': 12,
+                             **changes})

@@ -28,8 +28,8 @@ DTYPES = {'float32': torch.float32, 'bfloat16': torch.bfloat16}
 @dataclass(frozen=True)
 class LoadOptions:
     """
-    :param checkpoint: directory with the weights; None means those that the model file names, else random weights, where a
-        family allows that.
+    :param checkpoint: directory with the weights; None means those that the model file names, else random weights,
+        where a family allows that.
     :param seed: of random weights. :param progress: told how far loading is; None logs it.
     :param memory_budget_mib: most MiB for the weights; None is what the device has free.
     :param admit: called with the properties of the model before its weights are made, which takes long; may raise.
@@ -49,8 +49,8 @@ class ModelFile:
     """
     A parsed `config/models/*.yaml`.
 
-    `layout` names the layout of the robot file that fits the model. `checkpoint` in it, a folder relative to `config/`, is
-    what is loaded when no checkpoint is given.
+    `layout` names the layout of the robot file that fits the model. `checkpoint` in it, a folder relative to `config/`,
+    is what is loaded when no checkpoint is given.
     """
 
     name: str

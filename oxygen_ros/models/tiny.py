@@ -43,8 +43,8 @@ class TinyModel(Pi0Adapter):
     """
     Adapter of the tiny family; implements `VLAModel`.
 
-    Prefix: image tokens of the cameras present, then bos, instruction, the state token and one token per state value. All
-    tokens see each other (`prefix_mask: bidirectional`), or images see images only and text what is before it
+    Prefix: image tokens of the cameras present, then bos, instruction, the state token and one token per state value.
+    All tokens see each other (`prefix_mask: bidirectional`), or images see images only and text what is before it
     (`causal_language`). Branches (causal): speech = `<speech>`; answer = `<answer> question <reply>`;
     memory = `<memory>`.
 
