@@ -11,6 +11,7 @@ import argparse
 import os
 import sys
 import time
+from collections.abc import Callable
 
 import torch
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
@@ -24,6 +25,7 @@ from oxygen_ros.engine.worker import Worker, WorkerFailed
 from oxygen_ros.errors import ConfigError, OxygenError
 from oxygen_ros.memory.keeper import MemoryKeeper
 from oxygen_ros.models.checkpoints import LogProgress
+from oxygen_ros.models.interface import VLAModel
 from oxygen_ros.msg import Frame
 from oxygen_ros.nodes.autostart import Autostart
 from oxygen_ros.nodes.clock_watch import ClockWatch
@@ -51,7 +53,13 @@ PATIENT, QUICK = 5.0, 0.5  # seconds to wait for a thread: while the node lives 
 
 
 class InferenceNode(LifecycleNode):
-    """Lifecycle node around a Session and its Worker. The topics are in the design's table and in README.md."""
+    """
+    Lifecycle node around a Session and its Worker. The topics are in the design's table and in README.md.
+
+    :cvar wrap: puts something between engine and model, for tests: a model that fails.
+    """
+
+    wrap: Callable[[VLAModel], VLAModel] | None = None
 
     def __init__(self, **options) -> None:
         super().__init__('inference', **options)
@@ -110,7 +118,7 @@ class InferenceNode(LifecycleNode):
     @logged
     def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Command nothing any more (position-controlled joints hold), end all texts, keep the model."""
-        if not self._make_safe() or self.watchdog.reason:
+        if not self._make_safe(PATIENT) or self.watchdog.reason:
             return TransitionCallbackReturn.ERROR
         return super().on_deactivate(state)
 
@@ -136,7 +144,7 @@ class InferenceNode(LifecycleNode):
 
     def destroy_node(self) -> None:
         """Make the robot safe, then end all threads; those that do not answer are left behind."""
-        self._release(QUICK)
+        do_all(self, lambda: self._release(QUICK), lambda: self.outputs.wait_until_heard(QUICK))
         super().destroy_node()
 
     def _configure(self) -> None:
@@ -151,7 +159,7 @@ class InferenceNode(LifecycleNode):
         except OSError as error:
             raise OxygenError(f'trace_file {values["trace_file"]!r} cannot be written: {error.strerror}') from error
         self.session = Session(session_settings(values), self.emit, observation_clock=self.now_ns, tracer=self._tracer,
-                               progress=LogProgress('loading the weights', self.get_logger().info))
+                               progress=LogProgress('loading the weights', self.get_logger().info), wrap=self.wrap)
         status = self.session.engine.status()
         self.watchdog.begin(status.prefill + status.denoise)
         self.worker = Worker(self.session.engine, self.emit)
@@ -163,18 +171,19 @@ class InferenceNode(LifecycleNode):
         report_model(self, time.monotonic() - started)
         self.texts.configured()
 
-    def _release(self, seconds: float = PATIENT) -> None:
+    def _release(self, seconds: float | None = None) -> None:
         """
         The one way down: safe robot first, then worker, memory, model. May be called in any state, and again.
 
-        :param seconds: how long to wait for each thread.
+        :param seconds: how long to wait for each thread; None takes PATIENT.
         """
+        seconds = PATIENT if seconds is None else seconds
         do_all(self, lambda: self._make_safe(seconds), lambda: end_threads(self, seconds), self.mailbox.drain,
                self.texts.released, lambda: self._tracer is not None and self._tracer.close())
         self.session = self.worker = self.memory = self._tracer = None
         self.active = False
 
-    def _make_safe(self, seconds: float = PATIENT) -> bool:
+    def _make_safe(self, seconds: float) -> bool:
         """Hold the robot, and end everything that is under way; return whether the engine took part in it."""
         self._task_timers.stop()
         if not self.active:

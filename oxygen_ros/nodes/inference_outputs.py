@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
+from rclpy.duration import Duration
 from sensor_msgs.msg import JointState
 from std_msgs.msg import String
 from trajectory_msgs.msg import JointTrajectory
@@ -71,6 +72,10 @@ class InferenceOutputs:
         trajectory = node.session.commands.stop(node.now_ns())
         if trajectory is not None and node.may_move:
             self._trajectories.publish(trajectory_to_msg(trajectory, ''))
+
+    def wait_until_heard(self, seconds: float) -> None:
+        """Wait until all have what was sent last: the end of the process would take it back."""
+        self._trajectories.wait_for_all_acked(Duration(seconds=seconds))
 
     def _publish_chunk(self, chunk: ActionChunk) -> None:
         node = self._node
