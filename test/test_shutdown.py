@@ -1,4 +1,4 @@
-"""Case 99: after a deactivation nothing moves, an old chunk is not continued; a signal ends a node in an orderly way."""
+"""Case 99: nothing moves after a deactivation, no old chunk is continued, a signal ends a node in an orderly way."""
 
 import json
 import signal
