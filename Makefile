@@ -1,7 +1,7 @@
 # make setup   environment in .venv: ROS 2 from PyPI, torch, this package with its interfaces (quick when nothing changed)
 # make demo    plays a recorded humanoid bag through the nodes; writes demo_output/
 # make test    all tests
-# make lint    style of the Python code and of the package
+# make lint    style of the Python code, and types of engine and safety
 # make clean   removes all of it again
 
 # Python to make .venv with: 3.10 to 3.14.
@@ -34,7 +34,8 @@ test: setup
 
 lint: setup
 	@.venv/bin/ruff check .
+	@.venv/bin/mypy
 
 clean:
-	rm -rf .venv build dist *.egg-info oxygen_ros/msg oxygen_ros/srv oxygen_ros/*.so demo_output .pytest_cache .ruff_cache
+	rm -rf .venv build dist *.egg-info oxygen_ros/msg oxygen_ros/srv oxygen_ros/*.so demo_output .pytest_cache .ruff_cache .mypy_cache doc/_build
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

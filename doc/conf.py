@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 project = 'oxygen_ros'
 author = 'The oxygen_ros authors'
-copyright = author  # noqa: A001 - Sphinx asks for this name
+copyright = author
 release = ElementTree.parse(Path(__file__).parents[1] / 'package.xml').getroot().findtext('version')
 
 extensions = ['myst_parser']

@@ -36,19 +36,20 @@ def pages() -> dict[str, str]:
             'messages.md': interfaces_page('msg', 'Messages'), 'services.md': interfaces_page('srv', 'Services')}
 
 
-# -- parameters ----------------------------------------------------------------------------------------------------------
+# -- parameters --------------------------------------------------------------------------------------------------------
 
 def parameters_page() -> str:
     """Return the page of the parameters of all nodes."""
     lines = [GENERATED, '# Parameters', '',
-             'Set one with `--param NAME:=VALUE` of a subcommand, or in a file (`--params-file`, `params_file:=` of the '
-             'launch files); `config/oxygen.yaml` has all of them at their defaults. *Fixed* means read once, when the '
-             'node is made: `ros2 param set` is refused.', '',
-             'Beside these every node has `use_sim_time`, and `qos_overrides.<topic>.<publisher|subscription>.<policy>` '
-             'for its topics.']
+             'Set one with `--param NAME:=VALUE` of a subcommand, or in a file (`--params-file`, `params_file:=` of '
+             'the launch files); `config/oxygen.yaml` has all of them at their defaults. *Fixed* means read once, when '
+             'the node is made: `ros2 param set` is refused.', '',
+             'Beside these every node has `use_sim_time`, and '
+             '`qos_overrides.<topic>.<publisher|subscription>.<policy>` for its topics.']
     for name, summary in NODES.items():
         table = importlib.import_module(f'oxygen_ros.nodes.{name}').PARAMETERS
-        lines += ['', f'## {name}', '', summary, '', '| parameter | type | default | allowed | |', '|---|---|---|---|---|']
+        lines += ['', f'## {name}', '', summary, '', '| parameter | type | default | allowed | |',
+                  '|---|---|---|---|---|']
         lines += [parameter_row(parameter) for parameter in table]
     return '\n'.join(lines) + '\n'
 
@@ -65,7 +66,7 @@ def parameter_row(parameter: NodeParameter) -> str:
                escape(parameter.description) + fixed)
 
 
-# -- commands ------------------------------------------------------------------------------------------------------------
+# -- commands ----------------------------------------------------------------------------------------------------------
 
 def commands_page() -> str:
     """Return the page of the subcommands and their options."""
@@ -117,7 +118,7 @@ def sentence(text: str | None) -> str:
     return escape(' '.join((text or '').split()))
 
 
-# -- interfaces ----------------------------------------------------------------------------------------------------------
+# -- interfaces --------------------------------------------------------------------------------------------------------
 
 def interfaces_page(kind: str, title: str) -> str:
     """Return the page of all messages, or of all services."""
@@ -175,7 +176,7 @@ def field_table(rows: list[str]) -> list[str]:
     return ['| field | type | |', '|---|---|---|', *rows]
 
 
-# -- text ----------------------------------------------------------------------------------------------------------------
+# -- text --------------------------------------------------------------------------------------------------------------
 
 def row(*cells: str) -> str:
     """Return a row of a table."""

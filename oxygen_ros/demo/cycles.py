@@ -127,4 +127,3 @@ def analyse(events: Sequence[dict]) -> Trace:
             cycles.append(Cycle(span.frame, begin, span.end, deadline, due, last_decode))
             last_decode = None
     return Trace(tuple(spans), tuple(deadlines), tuple(cycles), skipped)
-

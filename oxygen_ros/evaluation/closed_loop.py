@@ -260,4 +260,3 @@ class ClosedLoop:
             # Whatever moves in front of an object changes what is right.
             if asked.clear and [item.seen for item in objects] == [item.seen for item in truth.objects]:
                 result.answers.append((asked.kind, score_answer(asked, text)))
-

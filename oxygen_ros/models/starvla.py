@@ -39,6 +39,7 @@ from oxygen_ros.robot.normalization import StatisticsMode
 TASKS = ('speech', 'answer', 'memory')
 BRANCH_POSITIONS = 4096  # longest branch that positions are prepared for
 
+
 class StateForm(str, Enum):
     """In which form the model was given states in training."""
 

@@ -88,4 +88,3 @@ def sources(network: XiaomiNetwork) -> dict[str, Source]:
                             ('out.weight', 'attn.o_proj')):
             result[f'{target}.{here}'] = Source((f'{source}.{there}.weight',))
     return result
-

@@ -102,4 +102,3 @@ class Encoder:
         questions = tuple(self.text('answer', q.answer, q.clear, q.question, q.kind) for q in asked)
         return Example(frame.images, orders, questions, self.text('memory', frame.note.text, frame.note.clear),
                        frame.patch_class, frame.patch_offset)
-
