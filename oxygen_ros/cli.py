@@ -35,6 +35,7 @@ SUBCOMMANDS = {
     'offline': ('oxygen_ros.offline.main', 'run a recording through perception and inference in lockstep, without ROS'),
     'compare': ('oxygen_ros.compare.main', 'compare the actions, texts and memory in two recordings'),
     'record': ('oxygen_ros.nodes.record', 'record topics, on machines without rosbag2'),
+    'soak': ('oxygen_ros.nodes.soak', 'run the whole suite with faults at random, and tell what did not stay true'),
     'top': ('oxygen_ros.nodes.top', 'show a running suite live in the terminal'),
     'simulate': ('oxygen_ros.nodes.simulator', 'run the simulator node: a two-armed humanoid at a table'),
     'perception': ('oxygen_ros.nodes.perception', 'run the node that makes frames of camera images and joint states'),

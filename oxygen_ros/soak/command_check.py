@@ -26,12 +26,9 @@ class CommandCheck:
         self.problems: list[str] = []
         self._last: tuple[int, dict[str, float]] | None = None
 
-    def take(self, names: Sequence[str], positions: Sequence[float], stamp_ns: int) -> None:
-        """Check one command: known joints, finite, inside the limits, no step larger than the speed allows."""
-        self.commands += 1
-        here = dict(zip(names, positions))
-        seconds = None if self._last is None else (stamp_ns - self._last[0]) / 1e9
-        for name, position in here.items():
+    def look(self, names: Sequence[str], positions: Sequence[float]) -> None:
+        """Check positions: known joints, finite, inside the limits."""
+        for name, position in zip(names, positions):
             joint = self._joints.get(name)
             if joint is None:
                 self._tell(f'joint {name!r} is unknown')
@@ -39,10 +36,18 @@ class CommandCheck:
                 self._tell(f'{name} is {position}')
             elif not joint.lower - TOLERANCE <= position <= joint.upper + TOLERANCE:
                 self._tell(f'{name} at {position:.4f} is outside {joint.lower:g} to {joint.upper:g}')
-            elif seconds is not None and 0 <= seconds < PAUSE_NS / 1e9 and name in self._last[1]:
-                step = abs(position - self._last[1][name])
-                if step > joint.velocity * seconds + TOLERANCE:
-                    self._tell(f'{name} moves {step:.4f} in {seconds * 1e3:.1f} ms, its speed is {joint.velocity:g}')
+
+    def take(self, names: Sequence[str], positions: Sequence[float], stamp_ns: int) -> None:
+        """Check one command of the stream: its positions, and that no step is larger than the speed allows."""
+        self.commands += 1
+        self.look(names, positions)
+        here = dict(zip(names, positions))
+        if self._last is not None and 0 <= stamp_ns - self._last[0] < PAUSE_NS:
+            seconds = (stamp_ns - self._last[0]) / 1e9
+            for name in here.keys() & self._last[1].keys() & self._joints.keys():
+                step, speed = abs(here[name] - self._last[1][name]), self._joints[name].velocity
+                if step > speed * seconds + TOLERANCE:
+                    self._tell(f'{name} moves {step:.4f} in {seconds * 1e3:.1f} ms, its speed is {speed:g}')
         self._last = stamp_ns, here
 
     def begin(self) -> None:
