@@ -106,7 +106,7 @@ class Soak:
                 self._live(self.random.uniform(0.5, 3.0))
             self.node.faulty.release()
             self._recovered(name, RECOVER_SECONDS)
-        self._wait(lambda: not self.robot.open, RECOVER_SECONDS)
+        self.wait(lambda: not self.robot.open, RECOVER_SECONDS)
         if self.robot.open:
             self.report.broken.append(f'{len(self.robot.open)} questions were never answered')
         self._down()
@@ -140,9 +140,9 @@ class Soak:
 
     def in_node(self, work: Callable[[], Any]) -> Any:
         """Have something done in the thread of the inference node."""
-        self._wait(lambda: 'inference' in self._executors, 10)
+        self.wait(lambda: 'inference' in self._executors, 10)
         task = self._executors['inference'].create_task(work)
-        if not self._wait(task.done, RECOVER_SECONDS):
+        if not self.wait(task.done, RECOVER_SECONDS):
             self.report.broken.append('the inference node did not answer')
             return None
         return task.result()
@@ -196,7 +196,7 @@ class Soak:
                 self._up()
             return self.robot.chunks >= chunks + 2
 
-        if not self._wait(acts, seconds) and not self._group.stop_requested:
+        if not self.wait(acts, seconds) and not self._group.stop_requested:
             self.report.broken.append(f'no action within {seconds:.0f} s after {name}')
         elif name not in ('start', 'nothing'):
             self.report.recoveries[name].append(time.monotonic() - begun)
@@ -207,7 +207,8 @@ class Soak:
             except Exception as error:  # noqa: B902 - CacheIntegrityError, or no answer
                 self.report.broken.append(f'after {name} the cache: {error!r}')
 
-    def _wait(self, condition: Callable[[], bool], seconds: float) -> bool:
+    def wait(self, condition: Callable[[], bool], seconds: float) -> bool:
+        """Wait for a condition; return whether it holds."""
         end = time.monotonic() + seconds
         while time.monotonic() < end and not self._group.stop_requested:
             if condition():

@@ -34,6 +34,17 @@ def model(fault: ModelFault, most: int, soak: Soak) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def hang(soak: Soak) -> Iterator[None]:
+    """Have a call of the model not return until the watchdog has noticed."""
+    worker, hanging = soak.node.worker, soak.node.faulty
+    hanging.inject(soak.random.choice(('prefill', 'denoise')), ModelFault.HANGS)
+    yield
+    if not soak.wait(lambda: soak.node.worker is not worker, 30):
+        soak.report.broken.append('nobody noticed that the engine hangs')
+    hanging.release()
+
+
+@contextlib.contextmanager
 def killed_perception(soak: Soak) -> Iterator[None]:
     """End a DDS peer without any farewell."""
     soak.perception.send_signal(signal.SIGKILL)
@@ -81,7 +92,7 @@ FAULTS: dict[str, Callable[[Soak], AbstractContextManager[None]]] = {
     'model_out_of_memory': functools.partial(model, ModelFault.OUT_OF_MEMORY, 3),
     'model_nan': functools.partial(model, ModelFault.NAN, 8),
     'model_slow': functools.partial(model, ModelFault.SLOW, 3),
-    'model_hangs': functools.partial(model, ModelFault.HANGS, 1),
+    'model_hangs': hang,
     'worker_dies': functools.partial(model, ModelFault.DIES, 1),
     'perception_killed': killed_perception,
     'disk_full': full_disk,

@@ -1,0 +1,142 @@
+"""
+Perception and control on one machine, inference on another: two network namespaces with a link that can be slow, lossy
+or cut. The namespaces belong to this test, have addresses of their own and no way to any other network.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+
+PROBE = 'ip link set lo up && ip link add va type veth peer name vb'
+
+# Runs in the namespace of the computer with the model; makes that of the robot.
+COMPUTER = '''
+import json, os, subprocess, sys, time
+
+def run(words, **options):
+    return subprocess.run(words.split(), check=True, capture_output=True, text=True, **options)
+
+far = subprocess.Popen(['unshare', '--net', 'sleep', '300'])
+while os.readlink(f'/proc/{far.pid}/ns/net') == os.readlink('/proc/self/ns/net'):
+    time.sleep(0.05)
+inside = f'nsenter --target {far.pid} --net '
+run('ip link set lo up')
+run('ip link add va type veth peer name vb')
+run(f'ip link set vb netns {far.pid}')
+run('ip address add 10.213.7.1/24 dev va')
+run('ip link set va up')
+run(inside + 'ip link set lo up')
+run(inside + 'ip address add 10.213.7.2/24 dev vb')
+run(inside + 'ip link set vb up')
+with open(sys.argv[1] + '/inference.log', 'w') as log:
+    words = [sys.executable, '-m', 'oxygen_ros', 'inference']
+    for setting in ('autostart:=true', 'allow_random_weights:=true', f'memory.path:={sys.argv[1]}/memory.db',
+                    'speech.rate:=0.0', 'memory.rate:=0.0'):
+        words += ['-p', setting]
+    inference = subprocess.Popen(words, stderr=log)
+    robot = subprocess.run([*inside.split(), sys.executable, '-c', sys.argv[2]], stdout=subprocess.PIPE, text=True)
+    inference.terminate()
+    code = inference.wait(20)
+far.kill()
+print(json.dumps({'robot': robot.stdout, 'robot_code': robot.returncode, 'inference_code': code}))
+'''
+
+ROBOT = '''
+import json, subprocess, time
+import rclpy
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.parameter import Parameter
+from trajectory_msgs.msg import JointTrajectory
+from oxygen_ros.nodes.perception import PerceptionNode
+from oxygen_ros.nodes.soak_robot import SoakRobot
+from oxygen_ros.robot.robot_file import load_robot
+
+rclpy.init()
+robot = SoakRobot(load_robot('unitree_g1'), 0)
+topics = robot.topics()
+perception = PerceptionNode(parameter_overrides=[Parameter(name, value=value) for name, value in {
+    'robot': 'unitree_g1', 'cameras': list(topics), 'camera_topics': list(topics.values()), 'image_height': 64,
+    'image_width': 64}.items()])
+executor = SingleThreadedExecutor()
+executor.add_node(robot)
+executor.add_node(perception)
+last = []
+robot.create_subscription(JointTrajectory, 'joint_trajectory', lambda message: last.append(message), 10)
+
+def spin(condition, seconds):
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        executor.spin_once(timeout_sec=0.05)
+    return bool(condition())
+
+def new_chunks(seconds, count=3):
+    before = robot.chunks
+    return spin(lambda: robot.chunks >= before + count, seconds)
+
+said = {'moves': new_chunks(90)}
+slow = subprocess.run('tc qdisc add dev vb root netem delay 20ms 5ms loss 2%'.split(), capture_output=True)
+said['netem'] = slow.returncode == 0
+said['moves_with_delay_and_loss'] = new_chunks(30)
+if said['netem']:
+    subprocess.run('tc qdisc del dev vb root'.split(), check=True)
+subprocess.run('ip link set vb down'.split(), check=True)
+spin(lambda: False, 0.5)  # what is under way arrives
+commands = robot.check.commands
+spin(lambda: False, 3.0)
+said['commands_over_a_cut_link'] = robot.check.commands - commands
+final = last[-1].points[-1]
+said['last_seconds'] = final.time_from_start.sec + final.time_from_start.nanosec / 1e9
+said['last_at_rest'] = not any(final.velocities)
+subprocess.run('ip link set vb up'.split(), check=True)
+said['moves_again'] = new_chunks(60)
+robot.check.begin()
+said['problems'] = robot.check.problems
+said['commands'] = robot.check.commands
+print(json.dumps(said), flush=True)
+executor.shutdown(timeout_sec=0)
+perception.destroy_node()
+robot.destroy_node()
+rclpy.try_shutdown()
+'''
+
+
+@pytest.fixture
+def namespaces():
+    """Skip where no namespaces can be made, and say why."""
+    if sys.platform != 'linux' or not all(map(shutil.which, ('unshare', 'nsenter', 'ip', 'tc'))):
+        pytest.skip('unshare, nsenter, ip and tc are needed to make network namespaces')
+    probe = subprocess.run(['unshare', '--user', '--map-root-user', '--net', 'sh', '-c', PROBE], capture_output=True,
+                           text=True)
+    if probe.returncode:
+        pytest.skip(f'network namespaces are not allowed here: {probe.stderr.strip()}')
+
+
+def test_robot_holds_when_the_link_is_cut_and_work_goes_on_when_it_is_back(namespaces, tmp_path):
+    environment = {**os.environ, 'ROS_DOMAIN_ID': '7', 'ROS_AUTOMATIC_DISCOVERY_RANGE': 'SUBNET',
+                   'FASTDDS_BUILTIN_TRANSPORTS': 'UDPv4', 'OMP_NUM_THREADS': '1'}
+    process = subprocess.Popen(
+        ['unshare', '--user', '--map-root-user', '--net', sys.executable, '-c', COMPUTER, str(tmp_path), ROBOT],
+        env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        output, errors = process.communicate(timeout=240)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 0, errors
+    result = json.loads(output)
+    log = (tmp_path / 'inference.log').read_text()
+    assert result['robot_code'] == 0 and result['inference_code'] == 0, errors + log
+    said = json.loads(result['robot'])
+    assert said['moves'], log
+    assert said['moves_with_delay_and_loss']
+    assert said['commands_over_a_cut_link'] == 0
+    # What the robot had in hand ends soon, and at rest: commands expire command.lifetime after their frame.
+    assert said['last_seconds'] <= 1.0 and said['last_at_rest']
+    assert 'the robot holds' in log or 'not acting' in log
+    assert said['moves_again']
+    assert said['commands'] and said['problems'] == []
