@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import json
 import re
@@ -166,3 +167,47 @@ def test_commands_in_the_pages_exist():
             rest = rest.partition(' --ros-args')[0]
             for option in re.findall(r'(?<=\s)--[a-z][\w-]*', rest):
                 assert option in options[name], f'{page.name}: oxygen_ros {name} {option}'
+
+
+def source_texts() -> str:
+    """Return all strings of the sources, one a line; what an f-string fills in is a NUL."""
+    lines = []
+    for path in (ROOT / 'oxygen_ros').rglob('*.py'):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                lines.append(''.join(part.value if isinstance(part, ast.Constant) else '\0' for part in node.values))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                lines.append(node.value)
+    return '\n'.join(lines)
+
+
+def test_texts_that_troubleshooting_quotes_are_in_the_sources():
+    """Quoted texts stand in the first column, with `...` and capital letters for what differs."""
+    texts = source_texts()
+    rows = re.findall(r'^\| (`.*?) \|', (ROOT / 'doc/troubleshooting.md').read_text(), re.MULTILINE)
+    quoted = [quote for row in rows for quote in re.findall(r'`([^`]+)`', row) if ' ' in quote]
+    assert len(quoted) > 40
+    for quote in quoted:
+        for piece in re.split(r"\.\.\.|'?\b[A-Zxy]\b'?", quote):
+            assert piece.strip(' :;,?') in texts, f'{quote!r}: nothing says {piece!r}'
+
+
+def test_every_page_is_in_the_table_of_contents():
+    listed = re.findall(r'^([\w/]+)$', (ROOT / 'doc/index.md').read_text(), re.MULTILINE)
+    pages = {path.relative_to(ROOT / 'doc').with_suffix('').as_posix() for path in (ROOT / 'doc').rglob('*.md')
+             if '_build' not in path.parts}
+    assert sorted(listed) == sorted(pages - {'index'})
+
+
+def test_pages_build_without_a_warning(tmp_path):
+    for name in ('sphinx', 'myst_parser'):
+        pytest.importorskip(name, reason='the extra doc is not installed')
+    run = subprocess.run([sys.executable, '-m', 'sphinx', '-W', '-q', ROOT / 'doc', tmp_path], capture_output=True,
+                         text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_rosdoc2_builds_the_folder_of_the_pages():
+    kind, settings = yaml.safe_load_all((ROOT / 'rosdoc2.yaml').read_text())
+    assert kind == {'type': 'rosdoc2 config', 'version': 1}
+    assert (ROOT / settings['builders'][0]['sphinx']['sphinx_sourcedir'] / 'conf.py').is_file()
