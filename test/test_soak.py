@@ -3,6 +3,7 @@
 import json
 
 from oxygen_ros.cli import main
+from oxygen_ros.nodes.soak import Soak
 from oxygen_ros.nodes.soak_faults import FAULTS
 from oxygen_ros.soak.report import Footprint, SoakReport
 
@@ -28,17 +29,11 @@ def test_short_run_with_faults_is_reported(ros_domain, tmp_path, capsys, monkeyp
     assert sum(report['questions'].values()) == 2 * report['questions']['asked']
 
 
-def test_command_outside_the_limits_ends_with_code_1(ros_domain, capsys, monkeypatch):
-    from oxygen_ros.robot.safety import SafetyLimiter
-    for name in set(FAULTS) - {'camera_stops'}:
-        monkeypatch.delitem(FAULTS, name)
-    limit = SafetyLimiter.limit
+def test_what_does_not_stay_true_ends_with_code_1(ros_domain, capsys, monkeypatch):
+    def run(soak):
+        soak.report.broken.append('a fault of the test')
+        return soak.report
 
-    def unlimited(self, positions, velocities, step_ns):
-        result = limit(self, positions, velocities, step_ns)
-        result.positions[0] = 100.0
-        return result
-
-    monkeypatch.setattr(SafetyLimiter, 'limit', unlimited)
-    assert main(['soak', '--minutes', '0.05']) == 1
-    assert any('outside' in text for text in json.loads(capsys.readouterr().out)['broken'])
+    monkeypatch.setattr(Soak, 'run', run)
+    assert main(['soak']) == 1
+    assert json.loads(capsys.readouterr().out)['broken'] == ['a fault of the test']

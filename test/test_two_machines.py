@@ -84,6 +84,14 @@ said['netem'] = slow.returncode == 0
 said['moves_with_delay_and_loss'] = new_chunks(30)
 if said['netem']:
     subprocess.run('tc qdisc del dev vb root'.split(), check=True)
+before = robot.chunks
+for _ in range(6):  # bursts of loss, which need no module of the kernel
+    subprocess.run('ip link set vb down'.split(), check=True)
+    spin(lambda: False, 0.1)
+    subprocess.run('ip link set vb up'.split(), check=True)
+    spin(lambda: False, 0.6)
+spin(lambda: robot.chunks > before + 2, 30)
+said['moves_with_bursts_of_loss'] = robot.chunks > before + 2
 subprocess.run('ip link set vb down'.split(), check=True)
 spin(lambda: False, 0.5)  # what is under way arrives
 commands = robot.check.commands
@@ -133,7 +141,8 @@ def test_robot_holds_when_the_link_is_cut_and_work_goes_on_when_it_is_back(names
     assert result['robot_code'] == 0 and result['inference_code'] == 0, errors + log
     said = json.loads(result['robot'])
     assert said['moves'], log
-    assert said['moves_with_delay_and_loss']
+    assert said['moves_with_delay_and_loss']  # where the kernel has netem
+    assert said['moves_with_bursts_of_loss']
     assert said['commands_over_a_cut_link'] == 0
     # What the robot had in hand ends soon, and at rest: commands expire command.lifetime after their frame.
     assert said['last_seconds'] <= 1.0 and said['last_at_rest']

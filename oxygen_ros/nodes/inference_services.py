@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from rclpy.callback_groups import ReentrantCallbackGroup
+from rclpy.qos import QoSProfile
 from rclpy.task import Future
 
 from oxygen_ros.engine.requests import AdmissionError, BargeIn, TextDelta
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from oxygen_ros.nodes.inference import InferenceNode
 
 NOT_ACTIVE = 'the inference node is not active: activate it first'
+# As many calls may come while the executor is busy, for example with a transition. ROS's usual 10 would lose the rest,
+# and whoever called would wait for ever.
+CALLS = QoSProfile(depth=100)
 BARGE_IN = {Ask.Request.BARGE_IN_SUPERSEDE: BargeIn.SUPERSEDE, Ask.Request.BARGE_IN_QUEUE: BargeIn.QUEUE,
             Ask.Request.BARGE_IN_BESIDE: BargeIn.BESIDE}
 
@@ -32,12 +36,12 @@ class InferenceServices:
         self._node = node
         self._waiting: dict[int, tuple[Future, list[str]]] = {}  # request id -> (its last piece, text so far)
         # A callback that awaits occupies its group: an exclusive one would stop every timer and subscription in it.
-        group = ReentrantCallbackGroup()
-        node.create_service(Ask, 'ask', self._ask, callback_group=group)
-        node.create_service(Cancel, 'cancel', self._cancel, callback_group=group)
-        node.create_service(QueryMemory, 'query_memory', self._query_memory, callback_group=group)
-        node.create_service(SetInstruction, 'set_instruction', self._set_instruction, callback_group=group)
-        node.create_service(Stop, 'stop', self._stop, callback_group=group)
+        options = {'callback_group': ReentrantCallbackGroup(), 'qos_profile': CALLS}
+        node.create_service(Ask, 'ask', self._ask, **options)
+        node.create_service(Cancel, 'cancel', self._cancel, **options)
+        node.create_service(QueryMemory, 'query_memory', self._query_memory, **options)
+        node.create_service(SetInstruction, 'set_instruction', self._set_instruction, **options)
+        node.create_service(Stop, 'stop', self._stop, **options)
 
     def text_arrived(self, delta: TextDelta) -> None:
         """Collect the text of calls that wait for it."""

@@ -121,7 +121,8 @@ class Soak:
             self.node.faulty.release()
         self._ending.set()
         for thread in self._threads:
-            thread.join(5)
+            if thread.ident is not None:  # it was started
+                thread.join(5)
         self.node.destroy_node()
         self.robot.destroy_node()
         self._context.try_shutdown()

@@ -16,6 +16,7 @@ from trajectory_msgs.msg import JointTrajectory
 
 from oxygen_ros.msg import EngineStatus, Frame, MemoryEntry, TextChunk
 from oxygen_ros.nodes.conversion import time_from_msg
+from oxygen_ros.nodes.inference_services import CALLS
 from oxygen_ros.robot.robot_file import Robot
 from oxygen_ros.soak.command_check import CommandCheck
 from oxygen_ros.srv import Ask
@@ -57,7 +58,7 @@ class SoakRobot(Node):
         self.create_subscription(EngineStatus, 'status', self._status, 10)
         self.create_subscription(MemoryEntry, 'memory', lambda entry: self.notes.add(entry.entry_id), 100)
         self.create_subscription(Frame, 'frames', self._frame, 2, raw=True)
-        self._asker = self.create_client(Ask, 'ask')
+        self._asker = self.create_client(Ask, 'ask', qos_profile=CALLS)
 
     def topics(self) -> dict[str, str]:
         """Return camera -> topic."""
