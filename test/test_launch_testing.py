@@ -1,0 +1,72 @@
+"""The launch file starts a suite whose nodes come up and end in an orderly way; where launch_testing is installed."""
+
+import contextlib
+import shutil
+import subprocess
+import unittest
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip('launch_testing', reason='launch_testing is part of a ROS distribution and not on PyPI')
+import rclpy  # noqa: E402
+from conftest import claimed_domain  # noqa: E402
+from launch import LaunchDescription  # noqa: E402
+from launch.actions import IncludeLaunchDescription, SetEnvironmentVariable  # noqa: E402
+from launch.launch_description_sources import PythonLaunchDescriptionSource  # noqa: E402
+from launch_testing import post_shutdown_test  # noqa: E402
+from launch_testing.actions import ReadyToTest  # noqa: E402
+from launch_testing.asserts import assertExitCodes  # noqa: E402
+from rclpy.executors import SingleThreadedExecutor  # noqa: E402
+
+from oxygen_ros.files import share_directories  # noqa: E402
+from oxygen_ros.msg import EngineStatus  # noqa: E402
+
+LAUNCH = share_directories()[0] / 'launch'
+DOMAIN = contextlib.ExitStack().enter_context(claimed_domain())
+
+
+@pytest.mark.launch_test
+def generate_test_description() -> LaunchDescription:
+    return LaunchDescription([
+        SetEnvironmentVariable('ROS_DOMAIN_ID', str(DOMAIN)),
+        SetEnvironmentVariable('ROS_AUTOMATIC_DISCOVERY_RANGE', 'LOCALHOST'),
+        IncludeLaunchDescription(PythonLaunchDescriptionSource(str(LAUNCH / 'oxygen.launch.py')),
+                                 launch_arguments={'model': 'tiny'}.items()),
+        ReadyToTest(),
+    ])
+
+
+class TestSuite(unittest.TestCase):
+
+    def test_inference_node_says_that_it_is_active(self):
+        context = rclpy.Context()
+        rclpy.init(context=context, domain_id=DOMAIN)
+        node = rclpy.create_node('test', context=context)
+        executor = SingleThreadedExecutor(context=context)
+        executor.add_node(node)
+        heard = []
+        node.create_subscription(EngineStatus, 'status', heard.append, 10)
+        for _ in range(600):
+            executor.spin_once(timeout_sec=0.1)
+            if heard and heard[-1].state == 'active':
+                break
+        executor.shutdown()
+        node.destroy_node()
+        context.shutdown()
+        self.assertTrue(heard and heard[-1].state == 'active')
+
+
+@post_shutdown_test()
+class TestEnd(unittest.TestCase):
+
+    def test_nodes_end_in_an_orderly_way(self, proc_info):
+        assertExitCodes(proc_info)
+
+
+@pytest.mark.skipif(shutil.which('ros2') is None, reason='ros2 is part of a ROS distribution and not on PyPI')
+@pytest.mark.parametrize('name', sorted(path.name for path in Path(LAUNCH).glob('*.launch.py')))
+def test_launch_file_tells_its_arguments_to_ros2_launch(name):
+    shown = subprocess.run(['ros2', 'launch', str(LAUNCH / name), '--show-args'], capture_output=True, text=True,
+                           timeout=120)
+    assert shown.returncode == 0 and 'Arguments' in shown.stdout, shown.stderr
