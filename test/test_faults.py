@@ -3,6 +3,8 @@ Faults on purpose, on a real inference node. After each: no command was outside 
 the node goes on or says why not.
 """
 
+import subprocess
+import sys
 import threading
 import time
 
@@ -42,7 +44,7 @@ class Life:
     def __init__(self, graph, folder, **parameters):
         model = folder / 'small.yaml'
         model.write_text(yaml.safe_dump(small_config(**{**SIZES, 'action_dim': 32, 'prompt_tokens': 60})))
-        self.graph, self.number, self.see = graph, 0, True
+        self.graph, self.number, self.see, self.feel = graph, 0, True, True
         self.node = graph.add(FaultyNode, **{
             'model': str(model), 'memory.path': str(folder / 'memory.db'), 'speech.rate': 0.0, 'memory.rate': 0.0,
             'action.rate': 10.0, 'text_repetitions': 0, 'branch_tokens': 200, 'answer.max_tokens': 4,
@@ -65,9 +67,10 @@ class Life:
         if self.see:
             self.number += 1
             now = self.graph.node.get_clock().now().nanoseconds
+            joints = ROBOT.joints if self.feel else ()
             self.frames.publish(frame_to_msg(Observation(
-                self.number, now, {'head': np.full((28, 28, 3), self.number % 256, np.uint8)}, ROBOT.joint_names,
-                np.array([joint.default for joint in ROBOT.joints]))))
+                self.number, now, {'head': np.full((28, 28, 3), self.number % 256, np.uint8)},
+                tuple(joint.name for joint in joints), np.array([joint.default for joint in joints]))))
 
     def start(self):
         self.node.trigger_configure()
@@ -225,6 +228,62 @@ def test_frames_that_stop_end_the_motion_and_their_return_begins_it(life):
     life.see = True
     life.acts()
     assert life.graph.spin_until(lambda: life.level('frames') == DiagnosticStatus.OK)
+
+
+def test_joint_states_that_stop_end_the_motion_and_are_named(life):
+    life.start()
+    life.feel = False
+    assert life.graph.spin_until(lambda: life.level('frames') == DiagnosticStatus.ERROR)
+    assert 'joint' in life.said()['frames'][1]
+    chunks = len(life.trajectories)
+    life.graph.spin_for(0.5)
+    assert len(life.trajectories) <= chunks + 1
+    life.feel = True
+    life.acts()
+
+
+def test_clock_that_jumps_back_drops_what_was_before_and_goes_on(life):
+    life.start()
+    for _ in range(3):
+        life.node.clock_watch._note_jump(-5.0)
+        assert not life.node.session.commands._buffer.commanding
+        life.check.begin()
+        life.acts()
+
+
+PEER = '''
+import sys, time
+import numpy as np
+import rclpy
+from oxygen_ros.msg import Frame
+from oxygen_ros.nodes.conversion import frame_to_msg
+from oxygen_ros.observation import Observation
+from oxygen_ros.robot.robot_file import load_robot
+
+rclpy.init()
+node = rclpy.create_node('peer')
+frames, robot = node.create_publisher(Frame, 'frames', 2), load_robot('unitree_g1')
+pose = np.array([joint.default for joint in robot.joints])
+for number in range(1, 10000):
+    frames.publish(frame_to_msg(Observation(number, node.get_clock().now().nanoseconds,
+                                            {'head': np.zeros((28, 28, 3), np.uint8)}, robot.joint_names, pose)))
+    time.sleep(0.05)
+'''
+
+
+def test_peer_that_is_killed_and_comes_again_is_no_matter(life):
+    life.see = False
+    for _ in range(2):
+        peer = subprocess.Popen([sys.executable, '-c', PEER])
+        life.graph._processes.append(peer)
+        if life.state != ACTIVE:
+            life.start()
+        life.acts()
+        peer.kill()
+        peer.wait()
+        assert life.graph.spin_until(lambda: life.level('frames') == DiagnosticStatus.ERROR)
+        life.fine()
+        life.diagnostics.clear()
 
 
 def test_full_disk_loses_no_note_that_was_stored_and_stops_nothing(life):

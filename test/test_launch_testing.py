@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip('launch_testing', reason='launch_testing is part of a ROS distribution and not on PyPI')
-import rclpy  # noqa: E402
-from conftest import claimed_domain  # noqa: E402
-from launch import LaunchDescription  # noqa: E402
-from launch.actions import IncludeLaunchDescription, SetEnvironmentVariable  # noqa: E402
-from launch.launch_description_sources import PythonLaunchDescriptionSource  # noqa: E402
-from launch_testing import post_shutdown_test  # noqa: E402
-from launch_testing.actions import ReadyToTest  # noqa: E402
-from launch_testing.asserts import assertExitCodes  # noqa: E402
-from rclpy.executors import SingleThreadedExecutor  # noqa: E402
+import rclpy
+from conftest import claimed_domain
+from launch import LaunchDescription
+from launch.actions import IncludeLaunchDescription, SetEnvironmentVariable
+from launch.launch_description_sources import PythonLaunchDescriptionSource
+from launch_testing import post_shutdown_test
+from launch_testing.actions import ReadyToTest
+from launch_testing.asserts import assertExitCodes
+from rclpy.executors import SingleThreadedExecutor
 
-from oxygen_ros.files import share_directories  # noqa: E402
-from oxygen_ros.msg import EngineStatus  # noqa: E402
+from oxygen_ros.files import share_directories
+from oxygen_ros.msg import EngineStatus
 
 LAUNCH = share_directories()[0] / 'launch'
 DOMAIN = contextlib.ExitStack().enter_context(claimed_domain())
