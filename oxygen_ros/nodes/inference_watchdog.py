@@ -15,6 +15,7 @@ from rclpy.lifecycle import TransitionCallbackReturn
 
 from oxygen_ros.engine.engine import Engine
 from oxygen_ros.nodes.runner import NodeFinished
+from oxygen_ros.nodes.transitions import do_all
 
 if TYPE_CHECKING:
     from oxygen_ros.nodes.inference import InferenceNode
@@ -63,9 +64,7 @@ class InferenceWatchdog:
             return
         self.reason = reason
         node.get_logger().error(f'the engine failed, the robot holds: {reason}')
-        if node.active:
-            node.outputs.hold()
-        node.texts.fail('the engine has failed')
+        do_all(node, lambda: node.active and node.outputs.hold(), lambda: node.texts.fail('the engine has failed'))
         worker = node.worker
 
         def leave() -> None:
