@@ -119,6 +119,7 @@ class FakeNode:
     def __init__(self):
         self.published, self.instructions = [], []
         self.active, self.instruction = True, 'clear the table'
+        self.values = {'command.forward_controller': ''}
         self.session = SimpleNamespace(subtasks=SubtaskCollector())
         self.worker = SimpleNamespace(post=lambda command: command(self))
 
