@@ -51,7 +51,7 @@ class InferenceDiagnostics:
         self.rejected = 0
         self._chunks: Counter[str] = Counter()
         self._source: CommandSource | None = None
-        self._misses = 0
+        self._misses = self._rejected_before = 0
         self._action_fault = ''
 
     # -- events ------------------------------------------------------------------------------------------------------
@@ -224,6 +224,7 @@ class InferenceDiagnostics:
     def _actions(self, status: EngineStatus) -> DiagnosticStatus:
         wanted = self._node.values['action.rate']
         new_misses, self._misses = status.counters.deadline_misses - self._misses, status.counters.deadline_misses
+        new_rejected, self._rejected_before = self.rejected - self._rejected_before, self.rejected
         # The window goes back to the activation. No chunk can come before the first frame and one period more.
         running = 0.0 if self._first_frame is None else time.monotonic() - self._first_frame
         window = min(status.window, running - 2 / wanted) if wanted > 0 else 0.0
@@ -231,10 +232,11 @@ class InferenceDiagnostics:
         slow = (not starting and self._node.state_name == 'active'
                 and status.action_rate * status.window < 0.9 * wanted * window - 1)
         holds = self._source is CommandSource.HOLD
-        level = WARN if slow or new_misses > 0 and not starting or self.rejected or holds and not starting else OK
+        level = WARN if slow or new_misses > 0 and not starting or new_rejected or holds and not starting else OK
         budget = f'{1e3 / wanted:.1f}' if wanted > 0 else 'none'
         rate = status.action_rate * status.window / window if window > 0 and not starting else status.action_rate
         text = f'{rate:.2f} of {wanted:.2f} chunks per second, {new_misses} new misses'
+        text += f', {new_rejected} chunks rejected' if new_rejected else ''
         return self._steady(
             level, 'actions', text + (', the robot holds' if holds else ''), **self._chunks, budget_ms=budget,
             lateness_p99_ms=f'{status.lateness_p99 * 1e3:.1f}', cycle_ms=f'{status.cycle * 1e3:.1f}',
