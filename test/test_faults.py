@@ -29,6 +29,7 @@ from oxygen_ros.soak.faults import FaultyModel, ModelFault
 from oxygen_ros.srv import Ask
 
 ROBOT = load_robot('unitree_g1')
+ENDS = (TextChunk.ERROR, TextChunk.LENGTH, TextChunk.STOP, TextChunk.DROPPED)
 UNCONFIGURED, ACTIVE = State.PRIMARY_STATE_UNCONFIGURED, State.PRIMARY_STATE_ACTIVE
 
 
@@ -160,7 +161,7 @@ def test_thread_that_dies_makes_the_robot_safe_and_the_node_can_begin_anew(life)
     waits = life.ask(max_tokens=150, wait=True, timeout=60.0)
     life.model.inject('denoise', ModelFault.DIES)
     life.in_error_state()
-    assert life.result(waits).finish_reason in (TextChunk.ERROR, TextChunk.LENGTH, TextChunk.STOP)
+    assert life.result(waits).finish_reason in ENDS  # it may have been quick
     life.start()
 
 
@@ -168,9 +169,9 @@ def test_call_that_does_not_return_makes_the_robot_safe_and_the_node_can_begin_a
     life.start()
     threads = threading.active_count()
     life.model.inject('denoise', ModelFault.HANGS)
-    waits = life.ask(wait=True, timeout=60.0)
+    waits = life.ask(max_tokens=150, wait=True, timeout=60.0)
     life.in_error_state()
-    assert life.result(waits).finish_reason == TextChunk.ERROR
+    assert life.result(waits).finish_reason in ENDS
     assert 'no cycle ended' in life.said()['state'][1]
     hanging = life.model
     life.start()  # a new thread and a new model; the old one is left behind
@@ -235,9 +236,10 @@ def test_joint_states_that_stop_end_the_motion_and_are_named(life):
     life.feel = False
     assert life.graph.spin_until(lambda: life.level('frames') == DiagnosticStatus.ERROR)
     assert 'joint' in life.said()['frames'][1]
+    life.graph.spin_for(2.5)  # until the last good frame is too old
     chunks = len(life.trajectories)
     life.graph.spin_for(0.5)
-    assert len(life.trajectories) <= chunks + 1
+    assert len(life.trajectories) == chunks
     life.feel = True
     life.acts()
 
