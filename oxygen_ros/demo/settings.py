@@ -96,6 +96,7 @@ class Settings:
             NodeRun('perception', {'robot': self.robot}),
             NodeRun('inference', {
                 'autostart': True, 'model': self.model, 'robot': self.robot, 'mode': self.mode,
+                'text_repetitions': 0,  # random words repeat; a text is to be as long as a real one
                 'allow_random_weights': True, 'trace_file': str(self.trace), 'memory.path': str(self.memory),
                 **TEXT_LOAD}))
         commands = {run.name: command(run, values) for run in runs}

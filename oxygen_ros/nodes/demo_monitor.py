@@ -25,11 +25,11 @@ from trajectory_msgs.msg import JointTrajectory
 
 from oxygen_ros.demo.conversation import Act, Step
 from oxygen_ros.demo.record import Instruction, MemoryAnswer, Milestone, Note, Question, Record
+from oxygen_ros.engine.requests import FinishReason
 from oxygen_ros.msg import EngineStatus, MemoryEntry, TextChunk
 from oxygen_ros.srv import Ask, Cancel, QueryMemory, SetInstruction
 
-FINISH_NAMES = {getattr(TextChunk, name): name.lower().replace('_', ' ') for name in (
-    'STOP', 'LENGTH', 'CANCELLED', 'SUPERSEDED', 'TIMED_OUT', 'FRAME_BUDGET', 'DROPPED', 'ERROR')}
+FINISH_NAMES = {reason.value: reason.name.lower().replace('_', ' ') for reason in FinishReason}
 QUEUE = 100  # messages; nothing may be lost while this process is busy
 LONG_ANSWER = 100  # tokens of the answer that gets cancelled, so that there is something to cancel
 ALL_ENTRIES = 10_000
