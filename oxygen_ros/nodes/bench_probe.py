@@ -7,26 +7,22 @@ Threads: the executor runs in a thread of its own and appends to the lists of th
 
 from __future__ import annotations
 
-import threading
 import time
 from dataclasses import dataclass, field
 
 import cv2
 import numpy as np
-import rclpy
-from rclpy.executors import ExternalShutdownException, ShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import qos_profile_sensor_data
-from rclpy.signals import SignalHandlerOptions
 from rclpy.time import Time
 from sensor_msgs.msg import CompressedImage, JointState
 from trajectory_msgs.msg import JointTrajectory
 
 from oxygen_ros.msg import Frame
+from oxygen_ros.nodes.background_node import BackgroundNode
 from oxygen_ros.robot.robot_file import Robot
 
 PICTURES = 8       # different ones
-JOIN_SECONDS = 2.0
 
 
 @dataclass
@@ -43,7 +39,7 @@ class ProbeRecord:
     trajectories: list[float] = field(default_factory=list)
 
 
-class BenchProbe:
+class BenchProbe(BackgroundNode):
     """
     Publishes and listens while entered as a context manager.
 
@@ -51,6 +47,7 @@ class BenchProbe:
     """
 
     def __init__(self, robot: Robot, rate: float, size: tuple[int, int]) -> None:
+        super().__init__('bench_probe', 'probe')
         self.record = ProbeRecord()
         self._robot, self._rate = robot, rate
         random = np.random.default_rng(0)
@@ -58,42 +55,14 @@ class BenchProbe:
         self._pictures = [cv2.imencode('.jpg', cv2.resize(picture, size[::-1], interpolation=cv2.INTER_CUBIC))[1]
                           .tobytes() for picture in coarse]
         self._count = 0
-        self._failure: BaseException | None = None
 
-    def __enter__(self) -> BenchProbe:
-        # The signals stay with the process group, the ROS arguments with the nodes.
-        rclpy.init(args=[], signal_handler_options=SignalHandlerOptions.NO)
-        self._node = Node('bench_probe')
-        self._cameras = [self._node.create_publisher(CompressedImage, topic, qos_profile_sensor_data)
+    def _open(self, node: Node) -> None:
+        self._cameras = [node.create_publisher(CompressedImage, topic, qos_profile_sensor_data)
                          for topic in self._robot.cameras.values()]
-        self._joints = self._node.create_publisher(JointState, 'joint_states', qos_profile_sensor_data)
-        self._node.create_subscription(Frame, 'frames', self._take_frame, qos_profile_sensor_data)
-        self._node.create_subscription(JointTrajectory, 'joint_trajectory', self._take_trajectory, 10)
-        self._node.create_timer(1 / self._rate, self._publish)
-        self._executor = SingleThreadedExecutor()
-        self._executor.add_node(self._node)
-        self._thread = threading.Thread(target=self._spin, name='probe', daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._executor.shutdown(timeout_sec=JOIN_SECONDS)
-        self._thread.join(timeout=JOIN_SECONDS)
-        self._node.destroy_node()
-        rclpy.try_shutdown()
-
-    def _spin(self) -> None:
-        try:
-            self._executor.spin()
-        except (ExternalShutdownException, ShutdownException):
-            pass
-        except BaseException as failure:  # handed to the main thread
-            self._failure = failure
-
-    def check(self) -> None:
-        """Raise what a callback raised: a mistake of this program."""
-        if self._failure is not None:
-            raise self._failure
+        self._joints = node.create_publisher(JointState, 'joint_states', qos_profile_sensor_data)
+        node.create_subscription(Frame, 'frames', self._take_frame, qos_profile_sensor_data)
+        node.create_subscription(JointTrajectory, 'joint_trajectory', self._take_trajectory, 10)
+        node.create_timer(1 / self._rate, self._publish)
 
     def _publish(self) -> None:
         now = self._node.get_clock().now()

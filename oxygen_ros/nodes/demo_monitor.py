@@ -7,18 +7,14 @@ by the main thread; they only send a request.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
-import rclpy
 from builtin_interfaces.msg import Duration
 from diagnostic_msgs.msg import DiagnosticArray
-from rclpy.executors import ExternalShutdownException, ShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import qos_profile_sensor_data
-from rclpy.signals import SignalHandlerOptions
 from sensor_msgs.msg import JointState
 from std_msgs.msg import String
 from trajectory_msgs.msg import JointTrajectory
@@ -27,6 +23,7 @@ from oxygen_ros.demo.conversation import Act, Step
 from oxygen_ros.demo.record import Instruction, MemoryAnswer, Milestone, Note, Question, Record
 from oxygen_ros.engine.requests import FinishReason
 from oxygen_ros.msg import EngineStatus, MemoryEntry, TextChunk
+from oxygen_ros.nodes.background_node import BackgroundNode
 from oxygen_ros.srv import Ask, Cancel, QueryMemory, SetInstruction
 
 FINISH_NAMES = {reason.value: reason.name.lower().replace('_', ' ') for reason in FinishReason}
@@ -34,10 +31,9 @@ QUEUE = 100  # messages; nothing may be lost while this process is busy
 LONG_ANSWER = 100  # tokens of the answer that gets cancelled, so that there is something to cancel
 ALL_ENTRIES = 10_000
 GRAPH_PERIOD = 0.5  # s
-JOIN_SECONDS = 2.0
 
 
-class DemoMonitor:
+class DemoMonitor(BackgroundNode):
     """
     Watches the nodes while entered as a context manager.
 
@@ -46,31 +42,9 @@ class DemoMonitor:
     """
 
     def __init__(self, record: Record, nodes: tuple[str, ...]) -> None:
+        super().__init__('demo_monitor', 'monitor')
         self.record = record
         self._expected = set(nodes)
-        self._failure: BaseException | None = None
-
-    def __enter__(self) -> DemoMonitor:
-        # The signals stay with the process group, the ROS arguments with the nodes.
-        rclpy.init(args=[], signal_handler_options=SignalHandlerOptions.NO)
-        self._node = Node('demo_monitor')
-        self._watch(self._node)
-        self._executor = SingleThreadedExecutor()
-        self._executor.add_node(self._node)
-        self._thread = threading.Thread(target=self._spin, name='monitor', daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._executor.shutdown(timeout_sec=JOIN_SECONDS)
-        self._thread.join(timeout=JOIN_SECONDS)
-        self._node.destroy_node()
-        rclpy.try_shutdown()
-
-    def check(self) -> None:
-        """Raise what a callback raised: a mistake of this program."""
-        if self._failure is not None:
-            raise self._failure
 
     @property
     def services_ready(self) -> bool:
@@ -93,7 +67,7 @@ class DemoMonitor:
 
         self._call(self._query_client, QueryMemory.Request(limit=ALL_ENTRIES), take)
 
-    def _watch(self, node: Node) -> None:
+    def _open(self, node: Node) -> None:
         def subscribe(type_: type, topic: str, take: Callable[[Any, float], None], qos: Any = QUEUE) -> None:
             def locked(message: Any) -> None:
                 now = time.monotonic()
@@ -114,14 +88,6 @@ class DemoMonitor:
         self._instruct_client = node.create_client(SetInstruction, 'set_instruction')
         self._query_client = node.create_client(QueryMemory, 'query_memory')
         self._graph_timer = node.create_timer(GRAPH_PERIOD, self._look_at_graph)
-
-    def _spin(self) -> None:
-        try:
-            self._executor.spin()
-        except (ExternalShutdownException, ShutdownException):
-            pass
-        except BaseException as failure:  # handed to the main thread
-            self._failure = failure
 
     def _look_at_graph(self) -> None:
         if self._expected <= set(self._node.get_node_names()):
