@@ -140,6 +140,15 @@ def test_learning_rate_rises_and_falls_twice(dataset, tmp_path):
     assert np.argmax(rates) == 109 and rates[99] < 0.02 and rates[299] < 0.04
 
 
+def test_run_with_a_longer_cosine_changes_nothing_before_its_cool_down(tmp_path):
+    long = write_files(tmp_path, vision_steps=100, steps=1000, warm_up=10)
+    short = replace(long, steps=400, cosine_steps=1000, cool_down=100)
+    rates = [[learning_rate(config, step) for step in range(500)] for config in (long, short)]
+    assert rates[0][:401] == rates[1][:401]
+    assert all(a > b for a, b in zip(rates[0][401:], rates[1][401:]))
+    assert np.all(np.diff(rates[1][401:]) < 0) and rates[1][499] < 0.03 * rates[1][400]
+
+
 def test_exported_checkpoint_loads_and_gives_the_logits_of_training(dataset, tmp_path):
     learner = trainer(dataset, tmp_path / 'run', held_out=dataset)
     learner.run()

@@ -26,6 +26,9 @@ class TrainingConfig:
     :param vision_steps: steps of the vision tower alone, with batches of `vision_frames`.
     :param steps: steps of everything, after those.
     :param learning_rate: peak; it rises over `warm_up` steps and falls along a cosine to `last_rate` of itself.
+    :param cosine_steps: length of that cosine when it is to be longer than `steps`; 0 takes `steps`.
+    :param cool_down: last steps, in which the rate moreover falls in a straight line. With a longer cosine, the length
+        of a run can be chosen while it runs: all steps before the cool-down stay the same.
     :param vision_rate: peak of the steps of the vision tower alone.
     :param ema: decay of the averaged weights, which are what is evaluated and exported.
     :param save_every, evaluate_every: steps. :param evaluation_frames: held-out frames of an evaluation on the way.
@@ -45,6 +48,8 @@ class TrainingConfig:
     steps: int = 12000
     learning_rate: float = 1e-3
     warm_up: int = 200
+    cosine_steps: int = 0
+    cool_down: int = 0
     last_rate: float = 0.01
     weight_decay: float = 0.02
     clip: float = 1.0
@@ -54,7 +59,8 @@ class TrainingConfig:
     evaluation_frames: int = 256
 
     def __post_init__(self) -> None:
-        for name in ('vision_steps', 'steps', 'data_frames', 'first_frames', 'frames_per_step'):
+        for name in ('vision_steps', 'steps', 'cosine_steps', 'cool_down', 'data_frames', 'first_frames',
+                     'frames_per_step'):
             if getattr(self, name) < 0:
                 raise ValueError(f'{name} {getattr(self, name)} must not be negative')
         for name in ('vision_frames', 'warm_up', 'save_every', 'evaluate_every', 'evaluation_frames'):

@@ -189,13 +189,16 @@ class Trainer:
 
 def learning_rate(config: TrainingConfig, step: int) -> float:
     """Return the rate of a step: a rise, then half a cosine, for the vision tower alone and then for everything."""
+    left = 1.0
     if step < config.vision_steps:
         peak, steps = config.vision_rate, config.vision_steps
     else:
-        peak, steps, step = config.learning_rate, config.steps, step - config.vision_steps
+        peak, steps, step = config.learning_rate, config.cosine_steps or config.steps, step - config.vision_steps
+        if config.cool_down:
+            left = min(1.0, (config.steps - step) / config.cool_down)
     rise = min(1.0, (step + 1) / config.warm_up)
     fall = 0.5 * (1 + math.cos(math.pi * step / max(steps, 1)))
-    return peak * rise * (config.last_rate + (1 - config.last_rate) * fall)
+    return peak * rise * (config.last_rate + (1 - config.last_rate) * fall * left)
 
 
 def measure(dataset: Dataset, frames: int, layout: Layout) -> dict[str, dict[str, list[float]]]:
