@@ -22,7 +22,8 @@ def recorded_status(**changes):
         'lateness_p50_ms': -12.5, 'lateness_p99_ms': 3.25, 'lateness_max_ms': 7.75, 'cycle_ms': 31.5,
         'tokens_per_second': 66.0, 'running_branches': 3, 'waiting_requests': 2, 'frames_resident': 4,
         'kv_bytes': 20 * MIB, 'kv_bytes_peak': 25 * MIB, 'kv_bytes_allocated': 40 * MIB, 'kv_bytes_budget': 1024 * MIB,
-        'deadline_misses': 6, 'stale_frames': 1, 'rejected_chunks': 9, 'notes_dropped': 8, 'frames_received': 100,
+        'deadline_misses': 6, 'action_failures': 11, 'stale_frames': 1, 'rejected_chunks': 9, 'notes_dropped': 8,
+        'frames_received': 100,
         **changes})
 
 
@@ -42,7 +43,7 @@ def test_figures_of_the_engine_are_shown():
     text = shown(screen, 4.0)
     for words in ('tiny (random, seed 0), continuous_batching, active', 'weights are random', '4.98 of 5.00 Hz',
                   'p99 3.2', '10.0 Hz', '50.0 Hz', '66 tokens/s', '3 running, 2 waiting', '20.0 of 40.0 MiB',
-                  '6 misses', '9 rejected chunks', '8 notes'):
+                  '6 misses', '11 failed actions', '9 rejected chunks', '8 notes'):
         assert words in text, (words, text)
 
 

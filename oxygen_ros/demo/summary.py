@@ -79,6 +79,7 @@ def summarise(measured: Measured, setting: Mapping[str, Any]) -> dict[str, Any]:
         'notes_dropped': status.notes_dropped,
         'stale_frames': status.stale_frames,
         'rejected_chunks': status.rejected_chunks,
+        'action_failures': status.action_failures,
         'frames_received': status.frames_received,
         'kv_bytes_peak': status.kv_bytes_peak,
         'kv_bytes_allocated': status.kv_bytes_allocated,

@@ -90,7 +90,7 @@ class InferenceDiagnostics:
         """Note an action that the model could not make."""
         if not self._action_fault:
             self._node.get_logger().error(f'an action failed, the next one is tried: {reason}; further ones are '
-                                          'counted in diagnostics')
+                                          'counted in status and diagnostics')
         self._action_fault = reason
 
     def chunk_taken(self, result: PushResult | None) -> None:

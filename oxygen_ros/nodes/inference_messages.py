@@ -105,4 +105,5 @@ def status_to_msg(status: Status, spec: ModelSpec, mode: str, state: str, action
         chunks=counters.chunks, deadline_misses=counters.deadline_misses,
         late_decodes=counters.late_decodes, stale_frames=counters.stale_frames,
         rejected_chunks=rejected, texts_finished=counters.texts_finished, texts_unfinished=counters.texts_unfinished,
-        notes_dropped=counters.notes_dropped, frames_received=counters.frames_received, tokens=counters.tokens)
+        notes_dropped=counters.notes_dropped, frames_received=counters.frames_received, tokens=counters.tokens,
+        action_failures=counters.action_failures)

@@ -24,7 +24,7 @@ from oxygen_ros.srv import Ask
 SIDE = 64  # pixels of the pictures
 REASONS = {getattr(TextChunk, name): name.lower() for name in (
     'STOP', 'LENGTH', 'CANCELLED', 'SUPERSEDED', 'TIMED_OUT', 'FRAME_BUDGET', 'DROPPED', 'ERROR', 'REPETITION')}
-DROPS = ('deadline_misses', 'stale_frames', 'rejected_chunks', 'notes_dropped', 'late_decodes')
+DROPS = ('deadline_misses', 'action_failures', 'stale_frames', 'rejected_chunks', 'notes_dropped', 'late_decodes')
 
 
 class SoakRobot(Node):

@@ -115,8 +115,8 @@ class TopScreen:
              f'{status.running_branches} running, {status.waiting_requests} waiting, {status.texts_finished} finished, '
              f'{status.texts_unfinished} ended otherwise'),
             ('drops', f'{status.deadline_misses} misses',
-             f'{status.stale_frames} stale frames, {status.rejected_chunks} rejected chunks, {status.notes_dropped} '
-             f'notes, {status.late_decodes} late decodes'))
+             f'{status.action_failures} failed actions, {status.stale_frames} stale frames, {status.rejected_chunks} '
+             f'rejected chunks, {status.notes_dropped} notes, {status.late_decodes} late decodes'))
         for name, figure, more in rows:
             table.add_row(Text(name, 'bold'), figure, more)
         return table
