@@ -78,7 +78,7 @@ flock 9  # another make setup in this folder finishes first
 
 environment="$PWD $TORCH"
 package="$EXTRAS $(fingerprint pyproject.toml package.xml)"
-interfaces="$(fingerprint pyproject.toml package.xml setup.py CMakeLists.txt msg/*.msg srv/*.srv)"
+interfaces="$(fingerprint pyproject.toml package.xml setup.py CMakeLists.txt msg/*.msg srv/*.srv src/*.c)"
 [ -e oxygen_ros/msg/__init__.py ] || interfaces+=' missing'
 if ! changed environment "$environment" && ! changed package "$package" && ! changed interfaces "$interfaces"; then
   exit 0
