@@ -11,6 +11,19 @@ import numpy as np
 from oxygen_ros.models.interface import PolicyInput
 
 MOST_STOPS, LONGEST_STOP = 16, 200
+LONGEST_CONVERSATION = 100  # characters of a name
+LONGEST_TIMEOUT = 3600.0    # seconds
+LONGEST_INSTRUCTION = 4000  # characters; models are trained with a sentence or two
+
+
+def instruction_problem(text: str) -> str:
+    """Return why a text cannot be an instruction, and what to do; empty if it can."""
+    if not text.strip():
+        return 'the instruction is empty: use the stop service to stop'
+    if len(text) > LONGEST_INSTRUCTION:
+        return (f'the instruction has {len(text)} characters, at most {LONGEST_INSTRUCTION} are taken: say it in fewer '
+                'words')
+    return ''
 
 
 class FinishReason(enum.Enum):
@@ -111,6 +124,9 @@ class TextRequest:
     def __post_init__(self) -> None:
         if self.request_id < 1 or self.queue_limit < 1:
             raise ValueError(f'request_id {self.request_id} and queue_limit {self.queue_limit} must be at least 1')
+        if len(self.conversation) > LONGEST_CONVERSATION:
+            raise ValueError(f'the name of the conversation has {len(self.conversation)} characters, at most '
+                             f'{LONGEST_CONVERSATION} are taken: choose a shorter one')
 
     @property
     def own_prefix(self) -> bool:

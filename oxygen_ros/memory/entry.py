@@ -25,7 +25,8 @@ class Entry:
     :param first_seen_ns: earliest stamp of the observations that gave this note; last_seen_ns: the latest one.
     :param count: how many observations in a row gave it.
     :param pose: where the robot was then, None if that is not known.
-    :param thumbnail: JPEG of that observation, empty if none was kept or none was asked for.
+    :param thumbnail: JPEG of that observation, empty if none was kept, or none is in this answer; picture_left_out: one
+        was kept and asked for, but there was no room for it.
     """
 
     entry_id: int
@@ -38,3 +39,4 @@ class Entry:
     tf_frame: str = ''
     pose: Pose | None = None
     thumbnail: bytes = b''
+    picture_left_out: bool = False

@@ -14,10 +14,11 @@ import numpy as np
 from oxygen_ros.memory.database import MemoryDamaged, MemoryStoreError, MemoryUnavailable
 from oxygen_ros.memory.entry import Entry, Pose
 from oxygen_ros.memory.meaning_index import MeaningIndex, TextEmbedder
-from oxygen_ros.memory.store import MemoryStore
+from oxygen_ros.memory.store import LARGEST_LIMIT, MemoryStore
 from oxygen_ros.memory.thumbnail import thumbnail
 
 LEAST_LIKENESS = 0.3  # of a note and a question that have to do with each other; MiniLM gives less to most pairs
+LONGEST_QUESTION = 2000  # characters; what people ask is far shorter, and an encoder reads no more anyway
 MOST_WAITING = 256  # calls; a disk that answers so slowly does not get more
 
 Result = TypeVar('Result')
@@ -71,20 +72,33 @@ class MemoryKeeper:
 
     def query(self, words: str, from_ns: int | None, to_ns: int | None, limit: int, thumbnails: bool = False,
               by_meaning: bool = False) -> Future[list[Entry]]:
-        """Search; newest first, see `MemoryStore.query`, or by meaning, nearest first, see `MeaningIndex.query`."""
-        def work(store: MemoryStore) -> list[Entry]:
+        """
+        Search; newest first, see `MemoryStore.query`, or by meaning, nearest first, see `MeaningIndex.query`.
+
+        :param thumbnails: with the pictures, see `MemoryStore.with_pictures`.
+        """
+        def found(store: MemoryStore) -> list[Entry]:
             if not by_meaning:
-                return store.query(words, from_ns, to_ns, limit, thumbnails)
+                return store.query(words, from_ns, to_ns, limit)
             if self._index is None:
                 raise MemoryStoreError('memory cannot be searched by meaning: set the parameter memory.embedding')
             if not words.strip():
                 raise MemoryStoreError('a search by meaning needs words')
-            return self._index.query(words, from_ns, to_ns, limit, thumbnails)
+            if len(words) > LONGEST_QUESTION:
+                raise MemoryStoreError(f'{len(words)} characters are too many to search for by meaning: at most '
+                                       f'{LONGEST_QUESTION}')
+            return self._index.query(words, from_ns, to_ns, min(limit, LARGEST_LIMIT))
 
-        return self._submit(work)
+        return self._submit(lambda store: store.with_pictures(found(store)) if thumbnails else found(store))
 
     def recall(self, question: str, limit: int) -> Future[list[Entry]]:
-        """Find what has to do with a question, most relevant first: by meaning if that is possible, and by words."""
+        """
+        Find what has to do with a question, most relevant first: by meaning if that is possible, and by words.
+
+        Of a long question only the beginning is read.
+        """
+        question = question[:LONGEST_QUESTION]
+
         def work(store: MemoryStore) -> list[Entry]:
             near = [] if self._index is None else self._index.query(question, limit=limit, least=LEAST_LIKENESS)
             found = {entry.entry_id: entry for entry in (*near, *store.recall(question, limit))}

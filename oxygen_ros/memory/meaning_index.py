@@ -75,7 +75,7 @@ class MeaningIndex:
         return bool(ids) or len(entries) == BATCH
 
     def query(self, words: str, from_ns: int | None = None, to_ns: int | None = None, limit: int = 20,
-              thumbnails: bool = False, least: float = -1.0) -> list[Entry]:
+              least: float = -1.0) -> list[Entry]:
         """
         Return entries of the time window, those most like the words first; see `MemoryStore.query`.
 
@@ -89,7 +89,7 @@ class MeaningIndex:
             most = min(count, taken + size)
             best = np.argpartition(-scores, most - 1)[:most]
             best = best[np.argsort(-scores[best], kind='stable')][taken:]
-            for entry in self._store.by_ids([int(i) for i in self._ids[best]], thumbnails):
+            for entry in self._store.by_ids([int(i) for i in self._ids[best]]):
                 if ((from_ns is None or entry.last_seen_ns >= from_ns)
                         and (to_ns is None or entry.first_seen_ns <= to_ns)):
                     found.setdefault(entry.entry_id, entry)

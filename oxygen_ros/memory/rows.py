@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import operator
 import os
 import sqlite3
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from oxygen_ros.memory.database import MemoryStoreError
 from oxygen_ros.memory.entry import Entry, Pose
 
-MOST_WORDS = 64  # of one query
+MOST_WORDS, LONGEST_QUERY = 64, 4000  # words and characters of one query
 INT64 = (-2**63, 2**63 - 1)
 
 
@@ -22,13 +24,27 @@ def entries(connection: sqlite3.Connection, source: str, *values: object) -> lis
     return [Entry(*row) for row in connection.execute(f'SELECT {columns} FROM {source}', values)]
 
 
-def detailed(connection: sqlite3.Connection, entries: list[Entry], thumbnails: bool) -> list[Entry]:
-    """Return the entries with their poses, and with their pictures if they are wanted."""
-    marks = ', '.join('?' * len(entries))
-    rows = connection.execute(f'SELECT id, pose, {"thumbnail" if thumbnails else "NULL"} FROM details '
-                              f'WHERE id IN ({marks})', [entry.entry_id for entry in entries])
-    details = {entry_id: {'pose': pose_of(text), 'thumbnail': thumbnail or b''} for entry_id, text, thumbnail in rows}
-    return [replace(entry, **details[entry.entry_id]) if entry.entry_id in details else entry for entry in entries]
+def detailed(connection: sqlite3.Connection, entries: Sequence[Entry]) -> list[Entry]:
+    """Return the entries with their poses."""
+    ids = [entry.entry_id for entry in entries]
+    poses = dict(connection.execute(f'SELECT id, pose FROM details WHERE id IN ({_marks(ids)})', ids))
+    return [replace(entry, pose=pose_of(poses.get(entry.entry_id))) for entry in entries]
+
+
+def pictured(connection: sqlite3.Connection, entries: Sequence[Entry], most_bytes: int) -> list[Entry]:
+    """Return the entries with the pictures of the first ones, as many as have so many bytes together."""
+    ids = [entry.entry_id for entry in entries]
+    sizes = dict(connection.execute('SELECT id, length(thumbnail) FROM details WHERE length(thumbnail) > 0 AND '
+                                    f'id IN ({_marks(ids)})', ids))
+    totals = itertools.accumulate(sizes.get(entry_id, 0) for entry_id in ids)
+    fit = [entry_id for entry_id, total in zip(ids, totals) if total <= most_bytes]
+    pictures = dict(connection.execute(f'SELECT id, thumbnail FROM details WHERE id IN ({_marks(fit)})', fit))
+    return [replace(entry, thumbnail=pictures.get(entry.entry_id) or b'',
+                    picture_left_out=entry.entry_id in sizes and entry.entry_id not in pictures) for entry in entries]
+
+
+def _marks(values: Sequence[object]) -> str:
+    return ', '.join('?' * len(values))
 
 
 def pose_text(pose: Pose | None) -> str | None:
@@ -61,6 +77,8 @@ def identity(path: Path) -> tuple[int, int] | None:
 
 def match_all(words: str) -> str:
     """Return an FTS5 expression that asks for every word: each is quoted, so that nothing in it is an operator."""
+    if len(words) > LONGEST_QUERY:  # not even split
+        raise MemoryStoreError(f'{len(words)} characters are too many to search for: at most {LONGEST_QUERY}')
     quoted = ['"' + word.replace('"', '""') + '"' for word in clean(words).split()]
     if len(quoted) > MOST_WORDS:
         raise MemoryStoreError(f'{len(quoted)} words are too many to search for: at most {MOST_WORDS}')

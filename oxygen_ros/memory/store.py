@@ -6,6 +6,7 @@ import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from oxygen_ros.memory import rows
@@ -14,6 +15,7 @@ from oxygen_ros.memory.entry import Entry, Pose
 from oxygen_ros.memory.recall import relevant_ids
 
 LARGEST_LIMIT = 1000  # entries of one query
+MOST_PICTURE_BYTES = 8 << 20  # of one query, before it fills memory and network
 MOST_DELETED = 100  # with one note, when a limit was lowered
 
 # CROSS JOIN keeps SQLite to this order of the tables, which reads only the newest rows that are needed.
@@ -120,18 +122,18 @@ class MemoryStore:
             elif last and last[0].entry_id == entry_id:  # what is kept is of the same observation as the stamp
                 connection.execute("UPDATE details SET pose = NULL, thumbnail = x'' WHERE id = ?", (entry_id,))
             self._retain(connection, stamp_ns)
-            return rows.detailed(connection, rows.entries(connection, f'{BY_ID} WHERE n.id = ?', entry_id), True)[0]
+            entry, = rows.detailed(connection, rows.entries(connection, f'{BY_ID} WHERE n.id = ?', entry_id))
+            return replace(entry, thumbnail=thumbnail)
 
     def query(self, words: str = '', from_ns: int | None = None, to_ns: int | None = None,
-              limit: int = 20, thumbnails: bool = False) -> list[Entry]:
+              limit: int = 20) -> list[Entry]:
         """
-        Return entries, newest first.
+        Return entries without their pictures, newest first.
 
         :param words: all of them must be in the note, in any order; case, accents and punctuation do not matter. Empty
             matches every note, punctuation alone matches none.
         :param from_ns: only entries last seen at or after this; to_ns: only those first seen at or before that.
         :param limit: most entries, at least 1; never more than LARGEST_LIMIT are returned.
-        :param thumbnails: with the pictures.
         :raises MemoryStoreError: when memory cannot be read, or the request makes no sense.
         """
         if limit < 1:
@@ -159,7 +161,7 @@ class MemoryStore:
             else:
                 found = rows.entries(connection, f'{BY_ID} WHERE n.id {within} ORDER BY n.id DESC LIMIT ?', *window,
                                      limit)
-            return rows.detailed(connection, found, thumbnails)
+            return rows.detailed(connection, found)
 
     def recall(self, question: str, limit: int = 5) -> list[Entry]:
         """
@@ -168,16 +170,25 @@ class MemoryStore:
         :raises MemoryStoreError: when memory cannot be read.
         """
         with self._transaction('search memory', 'DEFERRED') as connection:
-            return self._by_ids(connection, relevant_ids(connection, rows.clean(question), limit), False)
+            return self._by_ids(connection, relevant_ids(connection, rows.clean(question), limit))
 
-    def by_ids(self, ids: Sequence[int], thumbnails: bool = False) -> list[Entry]:
+    def by_ids(self, ids: Sequence[int]) -> list[Entry]:
         """
         Return entries in the order of their ids here; those that are gone are left out.
 
         :raises MemoryStoreError: when memory cannot be read.
         """
         with self._transaction('search memory', 'DEFERRED') as connection:
-            return self._by_ids(connection, ids, thumbnails)
+            return self._by_ids(connection, ids)
+
+    def with_pictures(self, entries: Sequence[Entry], most_bytes: int = MOST_PICTURE_BYTES) -> list[Entry]:
+        """
+        Return the entries with their pictures, from the first one on until these are so many bytes.
+
+        :raises MemoryStoreError: when memory cannot be read.
+        """
+        with self._transaction('read the pictures', 'DEFERRED') as connection:
+            return rows.pictured(connection, entries, most_bytes)
 
     def without_vector(self, limit: int) -> list[tuple[int, str]]:
         """
@@ -219,10 +230,10 @@ class MemoryStore:
         return rows.INT64[1] if behind is None else max(behind, late or 0)
 
     @staticmethod
-    def _by_ids(connection: sqlite3.Connection, ids: Sequence[int], thumbnails: bool) -> list[Entry]:
+    def _by_ids(connection: sqlite3.Connection, ids: Sequence[int]) -> list[Entry]:
         marks = ', '.join('?' * len(ids))
         found = {entry.entry_id: entry for entry in rows.entries(connection, f'{BY_ID} WHERE n.id IN ({marks})', *ids)}
-        return rows.detailed(connection, [found[i] for i in ids if i in found], thumbnails)
+        return rows.detailed(connection, [found[i] for i in ids if i in found])
 
     def _retain(self, connection: sqlite3.Connection, now_ns: int) -> None:
         """Delete the oldest entries until the rest is within number, age and bytes; a few at a time, to stay quick."""

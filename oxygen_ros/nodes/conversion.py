@@ -15,7 +15,9 @@ from std_msgs.msg import Header
 from oxygen_ros.msg import Frame
 from oxygen_ros.nodes.pixel_bridge import PixelBridge
 from oxygen_ros.observation import Observation
-from oxygen_ros.perception.images import check_compressed, check_raw, decode_compressed, decode_raw
+from oxygen_ros.perception.images import MAX_PIXELS, check_compressed, check_raw, decode_compressed, decode_raw
+from oxygen_ros.perception.joint_merger import MAX_JOINTS
+from oxygen_ros.perception.sync_options import MAX_CAMERAS
 
 NANOSECONDS = 1_000_000_000
 
@@ -82,8 +84,10 @@ def observation_from_msg(frame: Frame) -> Observation:
     """
     Return a Frame message as an observation. Its images share the memory of the message and are read-only.
 
-    :raises ValueError: the message contradicts itself or the definition of Frame; the text says where.
+    :raises ValueError: the message contradicts itself or the definition of Frame, or is larger than any frame need be
+        (MAX_CAMERAS, MAX_PIXELS of all pictures together, MAX_JOINTS); the text says where.
     """
+    _check_sizes(frame)
     names = list(frame.camera_names)
     if len(names) != len(frame.images):
         raise ValueError(f'frame {frame.frame_number}: {len(names)} camera names but {len(frame.images)} images')
@@ -103,6 +107,16 @@ def observation_from_msg(frame: Frame) -> Observation:
             tf_frame=frame.header.frame_id)
     except ValueError as error:
         raise ValueError(f'frame {frame.frame_number}: {error}') from None
+
+
+def _check_sizes(frame: Frame) -> None:
+    pixels = sum(image.height * image.width for image in frame.images)
+    for count, most, what, remedy in (
+            (len(frame.images), MAX_CAMERAS, 'pictures', 'name fewer cameras'),
+            (pixels, MAX_PIXELS, 'pixels in all pictures', 'set image_height and image_width of the perception node'),
+            (len(frame.joint_state.name), MAX_JOINTS, 'joints', 'name the joints in the perception node')):
+        if count > most:
+            raise ValueError(f'frame {frame.frame_number}: {count} {what}, at most {most} are taken: {remedy}')
 
 
 def _rgb8(name: str, image: Image) -> np.ndarray:

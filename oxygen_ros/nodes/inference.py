@@ -19,7 +19,7 @@ from rclpy.qos_overriding_options import QoSOverridingOptions
 from std_msgs.msg import String
 
 from oxygen_ros.engine.engine import Engine
-from oxygen_ros.engine.requests import Event, TextDelta
+from oxygen_ros.engine.requests import Event, TextDelta, instruction_problem
 from oxygen_ros.engine.trace import Tracer
 from oxygen_ros.engine.worker import Worker, WorkerFailed
 from oxygen_ros.errors import ConfigError, OxygenError
@@ -105,7 +105,8 @@ class InferenceNode(LifecycleNode):
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Start the timers; from now on the robot may be commanded."""
         values = self.values
-        self.instruction = instruction = self._instructions.last.strip() or values['instruction']
+        latched = self._instructions.last.strip()
+        self.instruction = instruction = values['instruction'] if instruction_problem(latched) else latched
         self.session.forget()
         self.session.commands.resume()
         self.diagnostics.begin()
@@ -216,10 +217,11 @@ class InferenceNode(LifecycleNode):
         self.worker.post(lambda engine: engine.observe(inputs))
 
     def _on_instruction(self, text: str) -> None:
-        if self.active and text.strip():
+        problem = instruction_problem(text)
+        if self.active and not problem:
             self.set_instruction(text)
         elif self.active:
-            self.diagnostics.blank_arrived('instruction')
+            self.diagnostics.text_ignored('instruction', problem)
 
     def set_instruction(self, instruction: str) -> None:
         """Set what the robot shall do. In subtask mode that is what the next subtasks lead to."""

@@ -13,6 +13,7 @@ from oxygen_ros import hardware
 from oxygen_ros.engine.statistics import EngineStatus
 from oxygen_ros.nodes.clock_watch import NO_CLOCK
 from oxygen_ros.nodes.conversion import time_to_msg
+from oxygen_ros.nodes.remote_text import shown
 from oxygen_ros.nodes.steady_levels import SteadyLevels
 from oxygen_ros.perception.health import Arrivals
 from oxygen_ros.robot.chunk import CommandSource
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from oxygen_ros.nodes.inference import InferenceNode
 
 START_SECONDS = 5.0  # after activation and after the first frame, in which rates and absences say nothing yet
+LONGEST = 4000  # characters of a message
 SLOW_SECONDS = 2.0  # that a call into the engine may last before it is mentioned
 
 OK, WARN, ERROR = DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR
@@ -44,7 +46,7 @@ class InferenceDiagnostics:
         self._frame_time: float | None = None
         self._frame_age = 0.0
         self._frame_fault = self._memory_fault = ''
-        self._blank: Counter[str] = Counter()
+        self._ignored: Counter[str] = Counter()
         self._first_frame: float | None = None
         self._frames_refused = 0
         self._strange: dict[str, str] = {}  # joint -> what is strange about its position
@@ -76,6 +78,7 @@ class InferenceDiagnostics:
     def frame_refused(self, reason: str) -> None:
         """Note a frame that cannot be used."""
         self._frames_refused += 1
+        reason = shown(reason, LONGEST)
         if not self._frame_fault:
             self._node.get_logger().warning(f'a frame cannot be used: {reason}')
         self._frame_fault = reason
@@ -120,11 +123,11 @@ class InferenceDiagnostics:
         self._node.get_logger().warning(text)
         self.memory_report = text
 
-    def blank_arrived(self, topic: str) -> None:
-        """Note a text without a word."""
-        self._blank[f'blank_{topic}s'] += 1
-        if self._blank[f'blank_{topic}s'] == 1:
-            self._node.get_logger().warning(f'an empty message on {topic} is ignored; further ones are counted in '
+    def text_ignored(self, topic: str, why: str) -> None:
+        """Note a text on a topic that cannot be used."""
+        self._ignored[f'ignored_{topic}s'] += 1
+        if self._ignored[f'ignored_{topic}s'] == 1:
+            self._node.get_logger().warning(f'a message on {topic} is ignored, {why}; further ones are counted in '
                                             'diagnostics')
 
     def memory_worked(self) -> None:
@@ -168,7 +171,7 @@ class InferenceDiagnostics:
         if not node.may_move:
             text += '; no commands are published'
         return self._entry(level, 'state', text, model=spec.name, weights=spec.weights, mode=node.values['mode'],
-                           robot=node.session.action.robot.name, instruction=node.instruction)
+                           robot=node.session.action.robot.name, instruction=shown(node.instruction))
 
     def _qos(self) -> DiagnosticStatus:
         mismatches = self._node.qos_watch.check()
@@ -252,7 +255,7 @@ class InferenceDiagnostics:
         return self._steady(
             WARN if starving and not self._starting() else OK, 'texts', text, running=status.running,
             waiting=status.waiting, finished=status.counters.texts_finished,
-            unfinished=status.counters.texts_unfinished, notes_dropped=status.counters.notes_dropped, **self._blank)
+            unfinished=status.counters.texts_unfinished, notes_dropped=status.counters.notes_dropped, **self._ignored)
 
     def _cache(self, status: EngineStatus) -> DiagnosticStatus:
         text = f'{status.kv_bytes / 2**20:.1f} of {status.kv_bytes_allocated / 2**20:.1f} MiB'
@@ -271,5 +274,6 @@ class InferenceDiagnostics:
 
     def _entry(self, level: bytes | str, part: str, text: str, **values: object) -> DiagnosticStatus:
         name = self._node.get_fully_qualified_name().strip('/')
-        return DiagnosticStatus(level=level or OK, name=f'{name}: {part}', message=text, hardware_id='oxygen_ros',
-                                values=[KeyValue(key=key, value=str(value)) for key, value in values.items()])
+        return DiagnosticStatus(level=level or OK, name=f'{name}: {part}', message=shown(text, LONGEST),
+                                hardware_id='oxygen_ros', values=[KeyValue(key=key, value=shown(str(value), LONGEST))
+                                                                  for key, value in values.items()])

@@ -8,7 +8,7 @@ from typing import Any
 
 from oxygen_ros.engine.engine import EngineConfig
 from oxygen_ros.engine.graphs import Graphs
-from oxygen_ros.engine.requests import BargeIn
+from oxygen_ros.engine.requests import LONGEST_TIMEOUT, BargeIn
 from oxygen_ros.engine.scheduler import Mode, SchedulerConfig
 from oxygen_ros.memory.keeper import MemoryKeeper
 from oxygen_ros.memory.store import MemoryStore
@@ -27,7 +27,8 @@ def _text_parameters(task: str, what: str, defaults: TextSettings) -> tuple[Node
         NodeParameter(f'{task}.temperature', defaults.temperature, f'Sampling temperature of {what}; 0 is greedy.', 0.0,
                       10.0),
         NodeParameter(f'{task}.top_p', defaults.top_p, f'Nucleus of tokens that {what} is sampled from.', 0.01, 1.0),
-        NodeParameter(f'{task}.timeout', defaults.timeout, f'Seconds after which {what} is given up.', 0.1, 3600.0),
+        NodeParameter(f'{task}.timeout', defaults.timeout, f'Seconds after which {what} is given up.', 0.1,
+                      LONGEST_TIMEOUT),
         NodeParameter(f'{task}.queue_limit', defaults.queue_limit, f'Most that wait at once of {what}.', 1, 1000),
         NodeParameter(f'{task}.stop', defaults.stop, f'Strings that end {what} where they would appear. Empty: none.'),
     )

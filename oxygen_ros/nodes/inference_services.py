@@ -9,9 +9,11 @@ from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.qos import QoSProfile
 from rclpy.task import Future
 
-from oxygen_ros.engine.requests import AdmissionError, BargeIn, TextDelta
+from oxygen_ros.engine.requests import AdmissionError, BargeIn, TextDelta, instruction_problem
+from oxygen_ros.memory.store import MOST_PICTURE_BYTES
 from oxygen_ros.nodes.conversion import time_from_msg, time_to_msg
 from oxygen_ros.nodes.inference_messages import entry_to_msg, explanation
+from oxygen_ros.nodes.remote_text import shown
 from oxygen_ros.srv import Ask, Cancel, QueryMemory, SetInstruction, Stop
 
 if TYPE_CHECKING:
@@ -76,7 +78,7 @@ class InferenceServices:
         try:
             barge_in = node.session.barge_in if not request.barge_in else BARGE_IN[request.barge_in]
             text = node.session.texts['answer'].request(
-                arrived, request.question, request.timeout if request.timeout > 0 else None, request.conversation,
+                arrived, request.question, request.timeout or None, request.conversation,
                 barge_in, notes, **sampling)
         except KeyError:
             response.message = f'barge_in {request.barge_in} is none of the constants of Ask'
@@ -139,6 +141,9 @@ class InferenceServices:
             return response
         response.success, response.entries = True, [entry_to_msg(entry) for entry in entries]
         response.message = f'{len(entries)} entries'
+        if left_out := sum(entry.picture_left_out for entry in entries):
+            response.message += (f'; {left_out} pictures are left out, for a response holds at most '
+                                 f'{MOST_PICTURE_BYTES >> 20} MiB of them: ask for fewer entries, or another time')
         return response
 
     def _set_instruction(self, request: SetInstruction.Request, response: SetInstruction.Response,
@@ -146,8 +151,8 @@ class InferenceServices:
         node, instruction = self._node, request.instruction
         if not node.active:
             response.message = NOT_ACTIVE
-        elif not instruction.strip():
-            response.message = 'the instruction is empty: use the stop service to stop'
+        elif problem := instruction_problem(instruction):
+            response.message = problem
         else:
             node.set_instruction(instruction)
             response.accepted = True
@@ -168,6 +173,6 @@ class InferenceServices:
         node.worker.post(lambda engine: engine.cancel_action())
         if request.cancel_text:
             node.worker.post(lambda engine: engine.cancel())
-        node.get_logger().warning(f'stopped: {request.reason or "no reason given"}')
+        node.get_logger().warning(f'stopped: {shown(request.reason) or "no reason given"}')
         response.stopped, response.message = True, 'the robot holds its position'
         return response

@@ -63,7 +63,7 @@ class InferenceTexts:
         if not node.active:
             return
         if not text.strip():
-            node.diagnostics.blank_arrived('utterance')
+            node.diagnostics.text_ignored('utterance', 'it is empty')
             return
 
         def submit(notes: Future) -> None:

@@ -15,6 +15,7 @@ from rclpy.node import Node
 from oxygen_ros.nodes.clock_watch import NO_CLOCK, ClockWatch
 from oxygen_ros.nodes.input import Input, is_announced, why_nothing
 from oxygen_ros.nodes.qos_watch import QosWatch
+from oxygen_ros.nodes.remote_text import shown
 from oxygen_ros.perception.health import Alarms, Arrivals, Level, Stillness
 from oxygen_ros.perception.joint_merger import JointFault, JointSnapshot
 from oxygen_ros.perception.sync_options import JOINTS, SyncEvent
@@ -28,6 +29,7 @@ DISCOVERY_SECONDS = 3.0  # before an input that never came is reported
 BEGIN_SECONDS = 60.0     # that a publisher may take before its first message, such as a replay that waits for a model
 STILL_SECONDS = 5.0      # with the same picture again and again, until a camera counts as frozen
 STILL_PICTURES = 10
+LONGEST = 4000           # characters of what is said about an input
 
 # What an event says about its input, and how bad it is.
 EVENT_TEXTS = {
@@ -110,6 +112,7 @@ class InputReport:
 
     def _alarm(self, name: str, reason: str, level: Level, text: str, lasts_s: float = EVENT_SECONDS) -> None:
         title = f'{self._inputs[name].title} ({self._inputs[name].place})' if name in self._inputs else name
+        text = shown(text, LONGEST)
         if not self._alarms.raise_alarm(name, reason, level, f'{title}: {text}', time.monotonic(), lasts_s):
             return
         if level is Level.ERROR:  # rclpy wants a line of code of its own for each severity
@@ -221,7 +224,7 @@ class InputReport:
             values.update({key.value: count for counter in counters for key, count in sorted(
                 counter.items(), key=lambda entry: entry[0].value) if count})
         if name == JOINTS and self._synchronizer.joints.unknown:
-            values['ignored_joints'] = ', '.join(sorted(self._synchronizer.joints.unknown))
+            values['ignored_joints'] = shown(', '.join(sorted(self._synchronizer.joints.unknown)), LONGEST)
         return DiagnosticStatus(
             level=bytes([level]), name=f'{self._node.get_name()}: {title}', message=text, hardware_id=place,
             values=[KeyValue(key=key, value=str(value)) for key, value in values.items()])

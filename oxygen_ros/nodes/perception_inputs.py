@@ -8,7 +8,7 @@ from typing import Any
 
 from oxygen_ros.errors import ConfigError
 from oxygen_ros.parameters import NodeParameter
-from oxygen_ros.perception.sync_options import Camera, MissingPolicy, StampPolicy, SyncOptions
+from oxygen_ros.perception.sync_options import MAX_CAMERAS, Camera, MissingPolicy, StampPolicy, SyncOptions
 from oxygen_ros.robot.robot_file import Robot, load_robot
 
 POLICIES = tuple(policy.value for policy in MissingPolicy)
@@ -125,6 +125,8 @@ def _cameras(values: Mapping[str, Any], robot: Robot | None) -> tuple[CameraInpu
         names = tuple(robot.cameras) if robot else tuple(sources)
     if not names:
         raise ConfigError('no camera: set the parameter robot, cameras with camera_topics, or video_sources')
+    if len(names) > MAX_CAMERAS:
+        raise ConfigError(f'parameter cameras: {len(names)} names, a frame holds at most {MAX_CAMERAS}: name fewer')
     if len(set(names)) != len(names):
         raise ConfigError(f'parameter cameras: names {list(names)} are not unique')
     if unknown := [name for name in sources if name not in names]:

@@ -6,6 +6,7 @@ import enum
 from dataclasses import dataclass
 
 JOINTS = 'joint_states'  # key of the joint states in the counters
+MAX_CAMERAS = 32         # of a frame
 
 
 class MissingPolicy(enum.Enum):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from oxygen_ros.engine.requests import BargeIn, SamplingParams, TextRequest
+from oxygen_ros.engine.requests import LONGEST_TIMEOUT, BargeIn, SamplingParams, TextRequest
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,16 @@ class TextTask:
         :param now: seconds of the engine's clock. :param timeout: instead of the task's.
         :param conversation, barge_in, notes: see `TextRequest`.
         :param sampling: fields of SamplingParams instead of the task's.
-        :raises ValueError: a sampling value is out of range.
+        :raises ValueError: a value is out of range.
         """
+        timeout = self.timeout if timeout is None else timeout
+        if not 0 < timeout <= LONGEST_TIMEOUT:  # NaN is not either
+            raise ValueError(f'timeout {timeout:g} must be above 0 and at most {LONGEST_TIMEOUT:g} seconds')
         params = replace(self.sampling, **sampling)
         request_id = next(self.ids)
         if 'seed' not in sampling:
             # Texts of one task differ, and still the n-th of a run is always the same.
             params = replace(params, seed=(params.seed * 1_000_003 + request_id) % 2**63)
         return TextRequest(request_id, self.name, text, params, self.priority, now,
-                           now + (self.timeout if timeout is None else timeout), self.queue_limit, self.drop_oldest,
+                           now + timeout, self.queue_limit, self.drop_oldest,
                            conversation, barge_in, tuple(notes))
