@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -214,3 +214,13 @@ class QwenRecorder:
     def equal(self, name: str, got: Sequence[int], expected: Sequence[int]) -> None:
         """Compare whole numbers, which must be equal."""
         self.report.equal(self.section, name, self.mode, list(map(int, got)), list(map(int, expected)))
+
+
+def run_case(recorder: type[QwenRecorder], model: VLAModel, case: QwenCase, report: Report, modes: Sequence[Mode],
+             branches: Sequence[int], section: str) -> None:
+    """Compare a case in every mode and with every number of branches, under a section of the report."""
+    # The expected texts go on behind every token.
+    spec = replace(model.spec, stop_tokens=frozenset(), suppressed_tokens=())
+    for mode in modes:
+        for number, count in enumerate(branches):
+            QwenRun(recorder(model, spec, case, report, mode.value, number == 0, section), mode).texts(count)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ from oxygen_ros.models.starvla_flow import FlowHead
 from oxygen_ros.models.starvla_oft import QUERIES
 from oxygen_ros.observation import Observation
 from oxygen_ros.robot.normalization import Normalizer
-from oxygen_ros.verify.qwen3_vl import WORDS, QwenCase, QwenRecorder, QwenRun, read_arrays, read_content
+from oxygen_ros.verify.qwen3_vl import WORDS, QwenCase, QwenRecorder, read_arrays, read_content, run_case
 from oxygen_ros.verify.report import Report
 
 WRITTEN = datetime.date(2026, 8, 10)  # the version of StarVLA that the cases were made with
@@ -71,12 +70,7 @@ def run(folder: Path, report: Report, modes: Sequence[Mode], branches: Sequence[
     """
     case = Case(folder, read_content(folder), *read_arrays(folder))
     model = StarVlaModel(case.model_file(), case.load_options(dtype, device))
-    # The expected texts go on behind every token.
-    spec = replace(model.spec, stop_tokens=frozenset(), suppressed_tokens=())
-    for mode in modes:
-        for number, count in enumerate(branches):
-            recorder = Recorder(model, spec, case, report, mode.value, number == 0, case.content['framework'])
-            QwenRun(recorder, mode).texts(count)
+    run_case(Recorder, model, case, report, modes, branches, case.content['framework'])
 
 
 class Recorder(QwenRecorder):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,7 @@ from oxygen_ros.models.interface import PolicyInput
 from oxygen_ros.models.xiaomi_dit import Asynchrony
 from oxygen_ros.models.xiaomi_robotics import XiaomiModel
 from oxygen_ros.observation import Observation
-from oxygen_ros.verify.qwen3_vl import WORDS, QwenCase, QwenRecorder, QwenRun, read_arrays, read_content
+from oxygen_ros.verify.qwen3_vl import WORDS, QwenCase, QwenRecorder, read_arrays, read_content, run_case
 from oxygen_ros.verify.report import Report
 
 RELEASED, ASYNCHRONOUS = 'released form', 'asynchronous form'
@@ -59,11 +58,7 @@ def run(folder: Path, report: Report, modes: Sequence[Mode], branches: Sequence[
     """
     case = Case(folder, read_content(folder), *read_arrays(folder))
     model = XiaomiModel(case.model_file(), case.load_options(dtype, device))
-    # The expected texts go on behind every token.
-    spec = replace(model.spec, stop_tokens=frozenset(), suppressed_tokens=())
-    for mode in modes:
-        for number, count in enumerate(branches):
-            QwenRun(Recorder(model, spec, case, report, mode.value, number == 0, RELEASED), mode).texts(count)
+    run_case(Recorder, model, case, report, modes, branches, RELEASED)
 
 
 class Recorder(QwenRecorder):
