@@ -1,8 +1,9 @@
-# make setup   environment in .venv: ROS 2 from PyPI, torch, this package with its interfaces (quick when nothing changed)
-# make demo    plays a recorded humanoid bag through the nodes; writes demo_output/
-# make test    all tests
-# make lint    style of the Python code, and types of engine and safety
-# make clean   removes all of it again
+# make setup     environment in .venv: ROS 2 from PyPI, torch, this package with its interfaces (quick when nothing changed)
+# make demo      a simulated robot that is told and asked things; writes demo_output/
+# make demo-bag  the same nodes on a recorded humanoid bag; needs no OpenGL
+# make test      all tests
+# make lint      style of the Python code, and types of engine and safety
+# make clean     removes all of it again
 
 # Python to make .venv with: 3.10 to 3.14.
 PYTHON ?= python3
@@ -18,7 +19,7 @@ endif
 unexport AMENT_PREFIX_PATH CMAKE_PREFIX_PATH COLCON_PREFIX_PATH PYTHONPATH PYTHONHOME ROS_DISTRO RMW_IMPLEMENTATION
 unexport VIRTUAL_ENV _ROS_WHEELS_BOOTSTRAP_COMPLETE
 
-.PHONY: setup demo test lint clean
+.PHONY: setup demo demo-bag test lint clean
 .DEFAULT_GOAL := setup
 
 setup:
@@ -26,6 +27,9 @@ setup:
 
 demo: setup
 	@.venv/bin/oxygen_ros demo $(ARGS)
+
+demo-bag: setup
+	@.venv/bin/oxygen_ros demo --bag $(ARGS)
 
 # Tests that talk over ROS claim a domain each, below 100; this one is for those that should not talk.
 test: setup

@@ -23,7 +23,7 @@ INTERRUPTED = 130  # what a shell gives for a process that SIGINT ended
 
 # Name -> (module, one-line help).
 SUBCOMMANDS = {
-    'demo': ('oxygen_ros.demo.main', 'play a recorded humanoid bag through all nodes and show what they do'),
+    'demo': ('oxygen_ros.demo.main', 'tell and ask a simulated robot through all nodes, or play a bag, and show what they do'),
     'up': ('oxygen_ros.up', 'start perception and inference, and replay with --bag (as the launch files do)'),
     'verify': ('oxygen_ros.verify.main', 'compare a model with golden vectors, through the engine and its cache'),
     'dataset': ('oxygen_ros.simulation.generate', 'make training frames in the simulator'),

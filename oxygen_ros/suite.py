@@ -84,6 +84,7 @@ def simulate_arguments() -> tuple[Argument, ...]:
     return (
         Argument('robot', 'openarm', 'Robot of perception and inference; the simulator has the one of this name.'),
         Argument('model', 'openarm', 'Model, by name or as a path to a .yaml file.'),
+        Argument('params_file', str(_config('simulation.yaml')), 'Parameters of all nodes, a YAML file.'),
         Argument('seed', '0', 'Scene: equal seeds are equal scenes.'),
         Argument('speed', '1.0', 'How quick simulated time goes, with use_sim_time: 2.0 is twice as quick as real.'),
         Argument('commands', '', 'Topic that moves the robot. Empty: as in params_file.',

@@ -1,4 +1,4 @@
-"""The command `oxygen_ros demo`: what it refuses, and how it ends when something goes wrong."""
+"""The command `oxygen_ros demo --bag`: what it refuses, and how it ends when something goes wrong."""
 
 import argparse
 import json
@@ -12,10 +12,10 @@ import time
 import psutil
 import pytest
 
+from oxygen_ros.demo.bag_settings import JOINT_STATES, OWN_BAG, BagSettings, check_bag_settings
 from oxygen_ros.demo.cycles import STAGES
 from oxygen_ros.demo.domain import free_domain
 from oxygen_ros.demo.main import add_arguments
-from oxygen_ros.demo.settings import JOINT_STATES, NODES, Settings, check_settings
 from oxygen_ros.demo.view import RANDOM_WEIGHTS
 from oxygen_ros.errors import ConfigError
 
@@ -28,12 +28,12 @@ def demo(*words, **options):
 def settings(tmp_path, **changes):
     values = {'bag': tmp_path, 'output': tmp_path / 'out', 'duration': 10.0, 'mode': 'shared_kv', 'model': 'tiny',
               'robot': 'unitree_g1', 'topics': ('/camera/head/image_raw/compressed', JOINT_STATES)}
-    return Settings(**{**values, **changes})
+    return BagSettings(**{**values, **changes})
 
 
 @pytest.mark.parametrize('words, named', [
-    (['--bag', 'no_such_bag'], 'no_such_bag'), (['--model', 'no_such_model'], 'no_such_model'),
-    (['--robot', 'no_such_robot'], 'no_such_robot'), (['--duration', '1'], 'duration 1')])
+    (['--bag', 'no_such_bag'], 'no_such_bag'), (['--bag', '--model', 'no_such_model'], 'no_such_model'),
+    (['--bag', '--robot', 'no_such_robot'], 'no_such_robot'), (['--bag', '--duration', '1'], 'duration 1')])
 def test_a_wrong_argument_is_one_line_and_exit_code_2(words, named, tmp_path):
     process = demo(*words, '--output', str(tmp_path / 'out'))
     out, err = process.communicate(timeout=60)
@@ -61,13 +61,13 @@ def test_results_of_an_earlier_run_go_and_other_files_stay(tmp_path):
 def test_only_the_inputs_of_the_robot_are_played():
     parser = argparse.ArgumentParser()
     add_arguments(parser)
-    assert set(check_settings(parser.parse_args([])).topics) == {
+    assert set(check_bag_settings(parser.parse_args(['--bag'])).topics) == {
         '/camera/head/image_raw/compressed', '/camera/front/image_raw/compressed', JOINT_STATES}
 
 
 def test_the_nodes_get_the_settings_as_parameters(tmp_path):
     commands = settings(tmp_path, parameters=('speech.rate:=8',)).commands()
-    assert tuple(commands) == NODES
+    assert tuple(commands) == BagSettings.nodes
     assert f'memory.path:={tmp_path}/out/memory.db' in commands['inference']
     assert 'mode:=shared_kv' in commands['inference'] and 'allow_random_weights:=true' in commands['inference']
     assert 'speech.rate:=8' in commands['inference'] and 'speech.rate:=8' not in commands['perception']
@@ -87,7 +87,7 @@ def test_a_domain_in_which_a_participant_runs_is_not_chosen(monkeypatch):
 def test_a_node_that_ends_is_reported_with_its_last_lines_and_exit_code_1(tmp_path):
     broken = tmp_path / 'broken.yaml'
     broken.write_text('family: tiny\n')
-    process = demo('--model', str(broken), '--output', str(tmp_path / 'out'), '--plain')
+    process = demo('--bag', str(OWN_BAG), '--model', str(broken), '--output', str(tmp_path / 'out'), '--plain')
     out, err = process.communicate(timeout=120)
     assert process.returncode == 1
     assert 'failed: node inference ended with exit code' in err and 'broken.yaml lacks layout' in err
@@ -95,7 +95,7 @@ def test_a_node_that_ends_is_reported_with_its_last_lines_and_exit_code_1(tmp_pa
 
 
 def test_ctrl_c_ends_the_nodes_without_a_traceback(tmp_path):
-    process = demo('--output', str(tmp_path / 'out'), '--plain', start_new_session=True,
+    process = demo('--bag', '--output', str(tmp_path / 'out'), '--plain', start_new_session=True,
                    env={**os.environ, 'PYTHONUNBUFFERED': '1'})
     while 'waiting for' not in process.stdout.readline():
         assert process.poll() is None
@@ -105,12 +105,12 @@ def test_ctrl_c_ends_the_nodes_without_a_traceback(tmp_path):
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert 'Traceback' not in out + err
-    assert len(children) == len(NODES)
+    assert len(children) == len(BagSettings.nodes)
     assert not any(child.is_running() for child in children)
 
 
 def test_a_whole_run_writes_its_results_and_prints_the_summary(tmp_path):
-    process = demo('--duration', '10', '--output', str(tmp_path), '--json')
+    process = demo('--bag', '--duration', '10', '--output', str(tmp_path), '--json')
     out, err = process.communicate(timeout=200)
     assert process.returncode == 0, err
     summary = json.loads(out)

@@ -23,7 +23,8 @@ CMAKE = (ROOT / 'CMakeLists.txt').read_text()
 INTERFACES = sorted([*ROOT.glob('msg/*.msg'), *ROOT.glob('srv/*.srv')])
 
 # Python packages whose project on PyPI has another name.
-PROJECTS = {'cv2': 'opencv-python-headless', 'PIL': 'pillow', 'pynvml': 'nvidia-ml-py', 'yaml': 'pyyaml'}
+PROJECTS = {'cv2': 'opencv-python-headless', 'PIL': 'pillow', 'prompt_toolkit': 'prompt-toolkit', 'pynvml': 'nvidia-ml-py',
+            'yaml': 'pyyaml'}
 # Not on PyPI: used where a ROS distribution has them.
 DISTRIBUTION_ONLY = {'cv_bridge', 'launch', 'launch_ros'}
 # Come with rclpy.

@@ -1,1 +1,1 @@
-"""`oxygen_ros demo`: plays a recording through all nodes, shows what they do and sums it up."""
+"""`oxygen_ros demo`: runs all nodes on a simulated robot or a recording, shows what they do and sums it up."""

@@ -1,4 +1,4 @@
-"""`oxygen_ros demo`: plays a recording through all nodes, shows what they do and sums it up."""
+"""`oxygen_ros demo`: runs everything in the simulator or on a recording, shows what it does and sums it up."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ import os
 import sys
 import time
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from oxygen_ros.demo.domain import free_domain
-from oxygen_ros.demo.settings import Settings, check_settings
-from oxygen_ros.suite import MODES
+from oxygen_ros.suite import MODES, dds_environment
+
+if TYPE_CHECKING:
+    from oxygen_ros.demo.record import Record
+    from oxygen_ros.demo.run import DemoRun
+    from oxygen_ros.demo.settings import Settings
 
 INTERRUPTED = 130
 LOG_WIDTH = 120  # characters of a table that goes to a file
@@ -22,22 +26,33 @@ LOG_WIDTH = 120  # characters of a table that goes to a file
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `oxygen_ros demo`."""
-    parser.add_argument('--bag', metavar='BAG', help='recording to play: folder of a rosbag2 recording, or an .mcap or '
-                                                     '.db3 file; default: the Unitree G1 recording of the source tree')
-    parser.add_argument('--duration', type=float, default=45.0, metavar='S',
-                        help='seconds to measure after the first action (default: 45)')
+    parser.add_argument('--interactive', action='store_true',
+                        help='you tell the robot and ask it, on the keyboard or from a pipe; help lists what it knows')
+    parser.add_argument('--bag', nargs='?', const='', metavar='BAG',
+                        help='play a recording instead of running the simulator: folder of a rosbag2 recording, or an '
+                             '.mcap or .db3 file; without BAG the Unitree G1 recording of the source tree')
+    parser.add_argument('--seed', type=int, default=3, metavar='N',
+                        help='scene of the simulator, and script (default: 3)')
+    parser.add_argument('--speed', type=float, default=1.0, metavar='X',
+                        help='of simulated time: less than 1 for a slow machine (default: 1)')
+    parser.add_argument('--duration', type=float, metavar='S',
+                        help='seconds to measure after the first action: with --bag 45 by default; in the simulator '
+                             'no further instruction begins then')
     parser.add_argument('--output', default='demo_output', metavar='FOLDER',
                         help='folder for the results (default: demo_output); those of an earlier run are replaced')
     parser.add_argument('--mode', choices=MODES, default='continuous_batching',
                         help='how the tasks share the model (default: continuous_batching)')
-    parser.add_argument('--model', default='tiny', help='model, by name or as a path to a .yaml file (default: tiny)')
-    parser.add_argument('--robot', default='unitree_g1',
-                        help='robot, by name or as a path to a .yaml file (default: unitree_g1)')
+    parser.add_argument('--model', help='model, by name or as a path to a .yaml file (default: openarm; with --bag '
+                                        'tiny)')
+    parser.add_argument('--checkpoint', default='', metavar='DIR',
+                        help='folder of the weights (default: those of the model file)')
+    parser.add_argument('--robot', help='robot, by name or as a path to a .yaml file (default: openarm; with --bag '
+                                        'unitree_g1)')
     parser.add_argument('-p', '--param', action='append', default=[], metavar='NAME:=VALUE',
                         help='another parameter of the inference node (may be repeated), for example speech.rate:=8 to '
                              'have texts running all the time')
     parser.add_argument('--json', action='store_true', help='print the summary as JSON; progress goes to stderr')
-    parser.add_argument('--plain', action='store_true', help='a line now and then instead of the live picture')
+    parser.add_argument('--plain', action='store_true', help='lines instead of the live picture')
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -45,48 +60,69 @@ def main(arguments: argparse.Namespace) -> int:
     started = time.monotonic()
     if find_spec('matplotlib') is None:  # rather now than at the end
         raise ModuleNotFoundError(name='matplotlib')
-    settings = check_settings(arguments)
+    settings = _settings(arguments)
     settings.prepare()
     console = Console(stderr=arguments.json)
     if not console.is_terminal:
         console.width = LOG_WIDTH
     domain = free_domain()
-    os.environ |= {'ROS_DOMAIN_ID': str(domain), 'ROS_AUTOMATIC_DISCOVERY_RANGE': 'LOCALHOST'}
-    console.print(f'starting the nodes on {settings.bag.name}; to look at them from another terminal: '
+    os.environ |= {'ROS_DOMAIN_ID': str(domain), 'ROS_AUTOMATIC_DISCOVERY_RANGE': 'LOCALHOST', **dds_environment()}
+    console.print(f'starting the nodes on {settings.source}; to look at them from another terminal: '
                   f'ROS_DOMAIN_ID={domain} ROS_AUTOMATIC_DISCOVERY_RANGE=LOCALHOST', soft_wrap=True, highlight=False)
 
-    from oxygen_ros.demo.run import DemoFailed, DemoRun, Interrupted  # ROS reads the environment when it is loaded
+    from oxygen_ros.demo.run import DemoFailed, Interrupted  # ROS reads the environment when it is loaded
 
+    run = _make_run(settings, console, live=console.is_terminal and not arguments.plain)
     try:
-        record, end = DemoRun(settings, console, live=console.is_terminal and not arguments.plain).run()
+        record, end = run.run()
     except Interrupted:
         console.print('stopped; the nodes have ended')
         return INTERRUPTED
     except DemoFailed as failure:
         print('failed:', failure, file=sys.stderr)
         return 1
-    return _conclude(settings, console, record, end, started, arguments.json)
+    return _conclude(run, console, record, end, started, arguments.json)
 
 
-def _conclude(settings: Settings, console: Console, record: Any, end: float, started: float, as_json: bool) -> int:
+def _settings(arguments: argparse.Namespace) -> Settings:
+    """Return the settings of the demo that the arguments ask for; checks them."""
+    if arguments.bag is None:
+        from oxygen_ros.demo.simulator_settings import check_simulator_settings
+        return check_simulator_settings(arguments)
+    from oxygen_ros.demo.bag_settings import check_bag_settings
+    return check_bag_settings(arguments)
+
+
+def _make_run(settings: Settings, console: Console, live: bool) -> DemoRun:
+    if 'simulator' in settings.nodes:
+        from oxygen_ros.demo.simulator_run import SimulatorRun
+        return SimulatorRun(settings, console, live)
+    from oxygen_ros.demo.bag_run import BagRun
+    return BagRun(settings, console, live)
+
+
+def _conclude(run: DemoRun, console: Console, record: Record, end: float, started: float, as_json: bool) -> int:
     """Write the results, show them and return the exit code."""
     from oxygen_ros.demo.cycles import Trace, load_trace
-    from oxygen_ros.demo.summary import Measured, failures, summarise, table_of
+    from oxygen_ros.demo.summary import Measured, summarise, table_of
     from oxygen_ros.demo.timeline import draw_timeline
 
-    problems = failures(record, end)
+    settings = run.settings
+    problems = run.failures(record, end)
     if record.status is None:
         print('failed:', '; '.join(problems), file=sys.stderr)
         return 1
     trace = load_trace(settings.trace) if settings.trace.exists() else Trace((), (), ())
-    summary = summarise(Measured(record, trace, end), {'bag': str(settings.bag), 'robot': settings.robot})
+    summary: dict[str, Any] = summarise(Measured(record, trace, end, run.speed(record)), settings.described)
     title = f'{summary["model"]} ({summary["weights"]}), {summary["mode"]}'
     if not draw_timeline(trace, settings.timeline, title):
         problems.append(f'the trace {settings.trace} holds no action cycle')
+    summary |= run.results(summary['random_weights'])
     summary |= {'failures': problems, 'total_seconds': round(time.monotonic() - started, 1)}
     settings.summary.write_text(json.dumps(summary, indent=2, ensure_ascii=False) + '\n', encoding='utf-8')
     console.print(table_of(summary))
-    console.print(f'results: {settings.output}/ (summary.json, timeline.png, trace.json, memory.db, *.log)',
+    video = f'{summary["video"]["file"]}, ' if summary.get('video') else ''
+    console.print(f'results: {settings.output}/ ({video}summary.json, timeline.png, trace.json, memory.db, *.log)',
                   soft_wrap=True, highlight=False)
     for problem in problems:
         print('failed:', problem, file=sys.stderr)

@@ -33,6 +33,7 @@ class Text:
     :param first_token: seconds from the arrival of the request in the node to the piece with its first token.
     :param first_seen: when that piece arrived here.
     :param finish: why it ended, in words ('stop', 'length', 'cancelled', ...), empty while it goes on.
+    :param stamp_ns: of the frame that it is about.
     """
 
     request_id: int
@@ -43,6 +44,7 @@ class Text:
     first_seen: float | None = None
     finish: str = ''
     frame_number: int = 0
+    stamp_ns: int = 0
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""DemoRun: starts the nodes, watches them until the time is over, and shows it meanwhile."""
+"""DemoRun: starts the nodes, watches them until all is done, and shows it meanwhile."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.live import Live
 
-from oxygen_ros.demo.conversation import CONVERSATION
 from oxygen_ros.demo.record import Record
-from oxygen_ros.demo.settings import NODES, Settings
+from oxygen_ros.demo.settings import Settings
+from oxygen_ros.demo.summary import failures
 from oxygen_ros.demo.view import RANDOM_WEIGHTS, Show, plain_line, render
 from oxygen_ros.nodes.demo_monitor import DemoMonitor
 from oxygen_ros.processes import ProcessGroup
 from oxygen_ros.suite import dds_environment
 
-SETUP_SECONDS = 50.0  # until the first chunk
 ANSWER_SECONDS = 8.0  # for what is still missing at the end: answers, memory, a last status
 TICK = 0.05
 LIVE_PERIOD, PLAIN_PERIOD = 0.5, 3.0
@@ -35,13 +35,14 @@ class Interrupted(Exception):
 
 class DemoRun:
     """
-    One run over real processes and DDS.
+    One run over real processes and DDS. A subclass says what happens in it.
 
     :param console: where progress goes. :param live: a live picture instead of a line now and then.
     """
 
     def __init__(self, settings: Settings, console: Console, live: bool) -> None:
-        self._settings, self._console, self._live = settings, console, live
+        self._settings = settings
+        self._console, self._live = console, live
         self._group = ProcessGroup()
         self._picture: Live | None = None
         self._next_show = 0.0
@@ -59,11 +60,12 @@ class DemoRun:
         with self._group:
             record = Record(started=time.monotonic())
             self._start_nodes()
-            with DemoMonitor(record, NODES) as monitor:
+            with self._monitor(record) as monitor:
                 try:
                     self._open_picture()
-                    if not self._watch(monitor, lambda: bool(record.chunks), record.started + SETUP_SECONDS):
-                        raise DemoFailed(f'no action chunk was published within {SETUP_SECONDS:.0f} s\n'
+                    seconds = self._settings.setup_seconds
+                    if not self._watch(monitor, lambda: bool(record.chunks), record.started + seconds):
+                        raise DemoFailed(f'no action chunk was published within {seconds:.0f} s\n'
                                          f'{plain_line(record, self._show_of(record))}\n'
                                          f'{self._last_lines("inference")}')
                     self._measure(monitor)
@@ -73,21 +75,44 @@ class DemoRun:
             self._console.print('stopping the nodes')
         return record, end
 
+    @property
+    def settings(self) -> Settings:
+        """What is run, and where results go."""
+        return self._settings
+
+    def failures(self, record: Record, end: float) -> list[str]:
+        """Return what should have happened and did not, one line each; see `summary.failures`."""
+        return failures(record, end)
+
+    def speed(self, record: Record) -> float:
+        """Return how quick the time of the nodes went, 1 being real time."""
+        return 1.0
+
+    def results(self, random_weights: bool) -> dict[str, Any]:
+        """Write results that only this kind of run has; returns what summary.json says about them."""
+        return {}
+
     def _start_nodes(self) -> None:
         environment = {**os.environ, **dds_environment(), 'PYTHONUNBUFFERED': '1', 'RCUTILS_COLORIZED_OUTPUT': '0'}
         for name, command in self._settings.commands().items():
             with open(self._settings.log(name), 'wb') as log:
                 self._group.start(name, command, env=environment, stdout=log, stderr=log)
 
+    def _monitor(self, record: Record) -> DemoMonitor:
+        """Return what watches the nodes, not entered yet."""
+        return DemoMonitor(record, self._settings.nodes)
+
     def _measure(self, monitor: DemoMonitor) -> None:
-        """Watch for the set duration, hold the conversation meanwhile, and then wait for what is still to come."""
+        """Do what the demo is for, from the first chunk on."""
+        raise NotImplementedError
+
+    def _render(self, record: Record, show: Show) -> RenderableType:
+        """Return the live picture. The lock is held."""
+        return render(record, show)
+
+    def _wait_for_the_rest(self, monitor: DemoMonitor) -> None:
+        """Ask for all that memory has, and wait for that and what else is still to come."""
         record = monitor.record
-        first = record.chunks[0]
-        self._watch(monitor, lambda: monitor.services_ready, first + self._settings.duration)
-        for step in CONVERSATION:
-            self._watch(monitor, lambda: False, first + step.at * self._settings.duration)
-            monitor.act(step)
-        self._watch(monitor, lambda: False, first + self._settings.duration)
         monitor.query_memory()
         asked = time.monotonic()
         self._watch(monitor, lambda: record.memory is not None and record.settled and record.status_time > asked,
@@ -120,7 +145,7 @@ class DemoRun:
         show = self._show_of(record)
         with record.lock:
             if self._picture is not None:
-                self._picture.update(render(record, show), refresh=True)
+                self._picture.update(self._render(record, show), refresh=True)
                 return
             if record.status is not None and record.status.random_weights and not self._warned:
                 self._warned = True
@@ -128,9 +153,8 @@ class DemoRun:
             self._console.print(plain_line(record, show), markup=False, highlight=False, soft_wrap=True)
 
     def _show_of(self, record: Record) -> Show:
-        settings = self._settings
-        return Show(f'oxygen_ros demo: {settings.model} on {settings.robot}, {settings.mode}', settings.duration,
-                    time.monotonic(), '' if record.chunks else self._doing())
+        return Show(f'oxygen_ros demo: {self._settings.title}', self._settings.duration, time.monotonic(),
+                    '' if record.chunks else self._doing())
 
     def _doing(self) -> str:
         lines = _tail(self._settings.log('inference'), 1)

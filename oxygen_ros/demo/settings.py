@@ -2,49 +2,48 @@
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from oxygen_ros.errors import ConfigError
-from oxygen_ros.files import config_file
-from oxygen_ros.replay.bag import Bag
-from oxygen_ros.replay.selection import select_topics
-from oxygen_ros.robot.robot_file import load_robot
-from oxygen_ros.suite import NodeRun, suite_arguments
+from oxygen_ros.suite import Argument, NodeRun, suite_arguments
 from oxygen_ros.up import command
 
-OWN_BAG = Path(__file__).resolve().parents[2] / 'test' / 'data' / 'bags' / 'g1_two_cameras'
-JOINT_STATES = '/joint_states'
-NODES = ('replay', 'perception', 'inference')
-# Longer and more frequent lines than the node's defaults, so that text runs all the time beside the actions.
-TEXT_LOAD = {'speech.rate': 3.0, 'speech.max_tokens': 96}
-SHORTEST = 5.0  # s: the slowest task, memory, comes every 2 s
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     """
-    A run of the demo.
+    A run of the demo; a subclass says which nodes it has.
 
-    :param bag: recording to play. :param output: folder for all results.
-    :param duration: seconds to measure from the first chunk on.
-    :param topics: topics of the recording that are the inputs of the nodes.
+    :param output: folder for all results. :param duration: seconds to measure from the first chunk on.
     :param parameters: further `name:=value` of the inference node.
     """
 
-    bag: Path
+    nodes: ClassVar[tuple[str, ...]]  # names of the nodes, the one that gives the pictures first
+    setup_seconds: ClassVar[float]  # until the first chunk
+    changed_arguments: ClassVar[tuple[Argument, ...]] = ()  # of the launch file; its parameter file is used here too
     output: Path
     duration: float
     mode: str
     model: str
     robot: str
-    topics: tuple[str, ...]
     parameters: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        if not self.duration >= SHORTEST:
-            raise ConfigError(f'duration {self.duration:g} is too short: give at least {SHORTEST:g} seconds')
+    @property
+    def title(self) -> str:
+        """What runs, in a few words."""
+        return f'{self.model} on {self.robot}, {self.mode}'
+
+    @property
+    def source(self) -> str:
+        """Where the pictures come from."""
+        raise NotImplementedError
+
+    @property
+    def described(self) -> dict[str, str | int]:
+        """What the summary begins with."""
+        raise NotImplementedError
 
     @property
     def summary(self) -> Path:
@@ -78,46 +77,25 @@ class Settings:
         """
         try:
             self.output.mkdir(parents=True, exist_ok=True)
-            old = [self.summary, self.timeline, self.trace, *(self.log(node) for node in NODES),
-                   *self.output.glob(f'{self.memory.name}*')]
+            logs = ('replay', 'simulator', 'perception', 'inference')
+            old = [self.summary, self.timeline, self.trace, *(self.log(node) for node in logs),
+                   *self.output.glob(f'{self.memory.name}*'), self.output / 'demo.mp4', self.output / 'demo.gif']
             for path in old:
                 path.unlink(missing_ok=True)
-            self.log(NODES[0]).touch()
+            self.log(self.nodes[0]).touch()
         except OSError as error:
             raise ConfigError(f'output folder {str(self.output)!r} cannot be written ({error.strerror}): '
                               'give another one with --output') from error
 
+    def runs(self) -> dict[str, NodeRun]:
+        """Return node -> what is started for it."""
+        raise NotImplementedError
+
     def commands(self) -> dict[str, list[str]]:
         """Return node -> command line."""
-        values = {argument.name: argument.default or '' for argument in suite_arguments()}
-        runs = (
-            NodeRun('replay', {'bag': str(self.bag), 'loop': True, 'restamp': True, 'topics': list(self.topics),
-                               'wait_for_subscribers': 30.0}),
-            NodeRun('perception', {'robot': self.robot}),
-            NodeRun('inference', {
-                'autostart': True, 'model': self.model, 'robot': self.robot, 'mode': self.mode,
-                'text_repetitions': 0,  # random words repeat; a text is to be as long as a real one
-                'allow_random_weights': True, 'trace_file': str(self.trace), 'memory.path': str(self.memory),
-                **TEXT_LOAD}))
-        commands = {run.name: command(run, values) for run in runs}
+        values = {argument.name: argument.default or ''
+                  for argument in (*suite_arguments(), *self.changed_arguments)}
+        commands = {name: command(run, values) for name, run in self.runs().items()}
         for parameter in self.parameters:
             commands['inference'] += ['--param', parameter]
         return commands
-
-
-def check_settings(arguments: argparse.Namespace) -> Settings:
-    """
-    Return the settings of a command line.
-
-    :raises OxygenError: the bag cannot be read or lacks an input of the robot, or the model or robot is unknown.
-    """
-    config_file('models', arguments.model)
-    robot = load_robot(arguments.robot)
-    if arguments.bag is None and not OWN_BAG.exists():
-        raise ConfigError('the recording of the demo comes with the source tree only: name one with --bag')
-    path = arguments.bag or OWN_BAG
-    with Bag(path) as bag:
-        topics = [topic.name for topic in select_topics(bag, [*robot.cameras.values(), JOINT_STATES])[0]]
-    return Settings(bag=Path(path).resolve(), output=Path(arguments.output).resolve(), duration=arguments.duration,
-                    mode=arguments.mode, model=arguments.model, robot=arguments.robot, topics=tuple(topics),
-                    parameters=tuple(arguments.param))

@@ -13,7 +13,8 @@ from rich.text import Text as Styled
 
 from oxygen_ros.demo.cycles import Trace
 from oxygen_ros.demo.record import Question, Record, rate
-from oxygen_ros.demo.view import MEBIBYTE, RANDOM_WEIGHTS, answer_so_far, cut
+from oxygen_ros.demo.verdicts import verdict_rows
+from oxygen_ros.demo.view import MEBIBYTE, RANDOM_WEIGHTS, VERDICT_STYLES, answer_so_far, cut
 
 ENOUGH = 0.98  # share of the set action rate that is to be achieved
 SHOWN_CHARACTERS = 90  # of an answer, in the table
@@ -28,11 +29,17 @@ class Measured:
     A finished run.
 
     :param end: when watching ended. :param trace: empty if there is no trace file.
+    :param speed: of the time of the nodes; their rates are per second of that.
     """
 
     record: Record
     trace: Trace
     end: float
+    speed: float = 1.0
+
+    def rate(self, times: list[float]) -> float:
+        """Return events per second of the nodes' time."""
+        return rate(times, self.end) / self.speed
 
 
 def summarise(measured: Measured, setting: Mapping[str, Any]) -> dict[str, Any]:
@@ -56,7 +63,7 @@ def summarise(measured: Measured, setting: Mapping[str, Any]) -> dict[str, Any]:
         'measured_seconds': _round(measured.end - record.chunks[0]),
         'first_chunk_after_seconds': _round(record.chunks[0] - record.started),
         'action_rate_set_hz': _round(status.action_rate_set),
-        'action_rate_achieved_hz': _round(rate(record.chunks, measured.end)),
+        'action_rate_achieved_hz': _round(measured.rate(record.chunks)),
         'cycles': len(record.chunks),
         'largest_gap_between_chunks_ms': _round(1e3 * np.max(np.diff(record.chunks), initial=0.0)),
         'deadline_misses': max(0, status.deadline_misses - trace.skipped),
@@ -71,7 +78,7 @@ def summarise(measured: Measured, setting: Mapping[str, Any]) -> dict[str, Any]:
                                   if trace.cycles else None),
         'stage_median_ms': {stage: _round(1e3 * median) for stage, median in trace.medians().items()},
         'tokens_per_second': _round(_tokens_per_second(record)),
-        'command_rate_achieved_hz': _round(rate(record.commands, measured.end)),
+        'command_rate_achieved_hz': _round(measured.rate(record.commands)),
         'texts_finished': status.texts_finished,
         'texts_unfinished': status.texts_unfinished,
         'memory_entries': len(memory.texts) if memory and memory.success else None,
@@ -97,7 +104,7 @@ def warnings(measured: Measured) -> list[str]:
     """Return what was slower than it should be, one line each."""
     record, status = measured.record, measured.record.status
     lines = []
-    achieved = rate(record.chunks, measured.end)
+    achieved = measured.rate(record.chunks)
     if achieved < ENOUGH * status.action_rate_set:
         lines.append(f'the achieved action rate {achieved:.2f} Hz is below {ENOUGH:.0%} of the set '
                      f'{status.action_rate_set:.2f} Hz')
@@ -113,9 +120,27 @@ def warnings(measured: Measured) -> list[str]:
 
 def failures(record: Record, end: float) -> list[str]:
     """Return what did not happen, one line each. The run has published chunks; watching ended at `end`."""
-    lines = []
+    lines = outages(record, end)
+    if record.status is None:
+        return lines
+    cancelled = [question.cancelled is not None for question in record.questions if question.cancel]
+    if cancelled and not any(cancelled):
+        lines.append('no question could be cancelled')
+    answers = [record.answer_of(question) for question in record.questions if not question.cancel]
+    if answers and not any(answer and answer.tokens for answer in answers):
+        lines += ['no question was answered', *filter(None, (shortcoming(record, each) for each in record.questions))]
+    for each in record.instructions:
+        if not each.accepted:
+            why = 'got no answer' if each.accepted is None else f'was refused: {each.message}'
+            lines.append(f'the instruction {each.instruction!r} {why}')
+    return lines
+
+
+def outages(record: Record, end: float) -> list[str]:
+    """Return what the nodes did not do on their own, one line each."""
     if record.status is None:
         return ['no status came from the inference node']
+    lines = []
     if end - record.chunks[-1] > SILENCE:
         lines.append(f'no action chunk came in the last {end - record.chunks[-1]:.1f} s (see inference.log)')
     if not record.commands:
@@ -128,15 +153,6 @@ def failures(record: Record, end: float) -> list[str]:
         lines.append('the service query_memory did not answer')
     elif not record.memory.success:
         lines.append(f'the memory cannot be read: {record.memory.message}')
-    if not any(question.cancelled is not None for question in record.questions if question.cancel):
-        lines.append('no question could be cancelled')
-    answers = [record.answer_of(question) for question in record.questions if not question.cancel]
-    if not any(answer and answer.tokens for answer in answers):
-        lines += ['no question was answered', *filter(None, (shortcoming(record, each) for each in record.questions))]
-    for each in record.instructions:
-        if not each.accepted:
-            why = 'got no answer' if each.accepted is None else f'was refused: {each.message}'
-            lines.append(f'the instruction {each.instruction!r} {why}')
     return lines
 
 
@@ -152,6 +168,8 @@ def table_of(summary: Mapping[str, Any]) -> Table:
     row('model', f'{summary["model"]} (weights: {summary["weights"]}), mode {summary["mode"]}')
     if summary['random_weights']:
         table.add_row('', Styled(RANDOM_WEIGHTS, style='bold red'))
+    for name, text, verdict in verdict_rows(summary) if 'told' in summary else ():
+        table.add_row(name, Styled(f'{text} {verdict.mark}', style=VERDICT_STYLES[verdict]))
     row('first action chunk', f'{summary["first_chunk_after_seconds"]:.1f} s after the start of the nodes')
     row('action rate', f'{summary["action_rate_achieved_hz"]:.3f} Hz achieved, {summary["action_rate_set_hz"]:.3f} Hz '
                        f'set ({summary["cycles"]} chunks in {summary["measured_seconds"]:.1f} s)')
@@ -171,7 +189,7 @@ def table_of(summary: Mapping[str, Any]) -> Table:
     row('KV cache', f'{summary["kv_bytes_peak"] / MEBIBYTE:.1f} MiB at most, '
                     f'{summary["kv_bytes_allocated"] / MEBIBYTE:.1f} MiB allocated')
     answer = 'answer, random words' if summary['random_weights'] else 'answer'
-    for question in summary['questions']:
+    for question in summary['questions'] if 'told' not in summary else ():
         first = question['first_token_ms']
         row('question', question['question'] + (f' (first token after {first:.0f} ms)' if first is not None else ''))
         row(answer, cut(question['answer'], SHOWN_CHARACTERS))

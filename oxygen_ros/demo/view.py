@@ -10,10 +10,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text as Styled
 
+from oxygen_ros.demo.events import Verdict
 from oxygen_ros.demo.record import Milestone, Question, Record, live_rate
 
 RANDOM_WEIGHTS = 'random weights: words without meaning'
 LEVELS = {0: ('ok', 'green'), 1: ('warning', 'yellow'), 2: ('error', 'red'), 3: ('stale', 'yellow')}
+VERDICT_STYLES = {Verdict.TRUE: 'green', Verdict.FALSE: 'red', Verdict.OPEN: ''}
 MEBIBYTE = 2**20
 SHOWN_CHARACTERS = 100  # of one text
 
@@ -36,22 +38,22 @@ class Show:
 def render(record: Record, show: Show) -> RenderableType:
     """Return the live view. The caller holds the lock of the record."""
     parts: list[RenderableType] = [Styled(show.title, style='bold')]
-    if _random(record):
+    if is_random(record):
         parts.append(Styled(f'*** {RANDOM_WEIGHTS} ***', style='bold red', justify='center'))
     if not record.chunks or record.status is None:
-        parts.append(_progress(record, show))
+        parts.append(progress(record, show))
         return Group(*parts)
     columns = Table.grid(expand=True)
     columns.add_column(ratio=2)
     columns.add_column(ratio=3)
-    columns.add_row(Panel(_figures(record, show.now), title='engine'),
-                    Panel(_words(record), title='texts', subtitle=RANDOM_WEIGHTS if _random(record) else None))
+    columns.add_row(Panel(figures(record, show.now), title='engine'),
+                    Panel(_words(record), title='texts', subtitle=RANDOM_WEIGHTS if is_random(record) else None))
     elapsed = min(show.now - record.chunks[0], show.duration)
     bar = Table.grid(expand=True)
     bar.add_column(ratio=1)
     bar.add_column(width=14, justify='right')
     bar.add_row(ProgressBar(total=show.duration, completed=elapsed), f'{elapsed:.0f} of {show.duration:.0f} s')
-    return Group(*parts, bar, columns, Panel(_inputs(record), title='inputs, and what is not well'))
+    return Group(*parts, bar, columns, Panel(inputs(record), title='inputs, and what is not well'))
 
 
 def plain_line(record: Record, show: Show) -> str:
@@ -66,15 +68,17 @@ def plain_line(record: Record, show: Show) -> str:
             f'{status.tokens_per_second:.0f} tokens/s, {status.running_branches} texts running, '
             f'KV {status.kv_bytes / MEBIBYTE:.1f} MiB')
     if record.sentences:
-        line += f'; said{" (random words)" if _random(record) else ""}: {cut(record.sentences[-1], 60)}'
+        line += f'; said{" (random words)" if is_random(record) else ""}: {cut(record.sentences[-1], 60)}'
     return line
 
 
-def _random(record: Record) -> bool:
+def is_random(record: Record) -> bool:
+    """Whether what is said means nothing."""
     return record.status is not None and record.status.random_weights
 
 
-def _progress(record: Record, show: Show) -> RenderableType:
+def progress(record: Record, show: Show) -> RenderableType:
+    """Show what has been reached while the nodes set up."""
     table = Table.grid(padding=(0, 2))
     missing = True
     for milestone in Milestone:
@@ -88,7 +92,8 @@ def _progress(record: Record, show: Show) -> RenderableType:
     return Panel(Group(table, Styled(show.doing, style='dim', overflow='ellipsis', no_wrap=True)), title='setting up')
 
 
-def _figures(record: Record, now: float) -> Table:
+def figures(record: Record, now: float) -> Table:
+    """Show what the engine does."""
     status = record.status
     table = Table.grid(padding=(0, 1))
     table.add_column(style='dim')
@@ -126,7 +131,7 @@ def answer_so_far(record: Record, question: Question) -> str:
     return f'{words} [{text.finish}]' if text and text.finish not in ('', 'stop', 'length') else words
 
 
-def _inputs(record: Record) -> Table:
+def inputs(record: Record) -> Table:
     """Show the state of the inputs, and of the rest what is not well."""
     table = Table.grid(padding=(0, 2))
     for name, (level, message) in sorted(record.diagnostics.items()):

@@ -24,6 +24,7 @@ from oxygen_ros.demo.record import Instruction, MemoryAnswer, Milestone, Note, Q
 from oxygen_ros.engine.requests import FinishReason
 from oxygen_ros.msg import EngineStatus, MemoryEntry, TextChunk
 from oxygen_ros.nodes.background_node import BackgroundNode
+from oxygen_ros.nodes.conversion import time_from_msg
 from oxygen_ros.srv import Ask, Cancel, QueryMemory, SetInstruction
 
 FINISH_NAMES = {reason.value: reason.name.lower().replace('_', ' ') for reason in FinishReason}
@@ -99,6 +100,7 @@ class DemoMonitor(BackgroundNode):
         text = self.record.text(message.request_id, message.task)
         text.text += message.delta
         text.tokens, text.frame_number = message.tokens, message.frame_number
+        text.stamp_ns = time_from_msg(message.header.stamp)
         if text.first_token is None and message.tokens:
             text.first_token, text.first_seen = _seconds(message.elapsed), now
         text.finish = FINISH_NAMES.get(message.finish_reason, '')
@@ -117,10 +119,11 @@ class DemoMonitor(BackgroundNode):
 
         def take(response: SetInstruction.Response) -> None:
             instruction.accepted, instruction.message = response.accepted, response.message
+            self._instructed(instruction)
 
         with self.record.lock:
             self.record.instructions.append(instruction)
-        self._call(self._instruct_client, SetInstruction.Request(instruction=words), take)
+        self._call(self._instruct_client, SetInstruction.Request(instruction=words, resume=True), take)
 
     def _ask(self, words: str, cancel: bool, wait: bool) -> None:
         question = Question(words, time.monotonic(), cancel=cancel, wait=wait)
@@ -128,6 +131,7 @@ class DemoMonitor(BackgroundNode):
         def take(response: Ask.Response) -> None:
             question.accepted, question.message = response.accepted, response.message
             question.request_id, question.answer = response.request_id, response.answer
+            self._asked(question)
             if cancel and response.accepted:
                 self._call(self._cancel_client, Cancel.Request(request_id=response.request_id), take_cancelled)
 
@@ -139,6 +143,12 @@ class DemoMonitor(BackgroundNode):
         request = Ask.Request(question=words, wait=wait, temperature=-1.0, seed=len(self.record.questions),
                               max_tokens=LONG_ANSWER if cancel else 0)
         self._call(self._ask_client, request, take)
+
+    def _instructed(self, instruction: Instruction) -> None:
+        """An instruction was taken or refused."""
+
+    def _asked(self, question: Question) -> None:
+        """A question was taken or refused. Its answer may have begun, or even ended."""
 
     def _call(self, client: Any, request: Any, take: Callable[[Any], None]) -> None:
         """Call a service; `take` gets the response in the executor's thread, with the lock held."""
