@@ -14,7 +14,9 @@ from rclpy.serialization import deserialize_message
 from sensor_msgs.msg import CompressedImage, Image
 
 from oxygen_ros.nodes.conversion import picture_decoder
-from oxygen_ros.perception.images import MAX_PIXELS, ImageError, ImageFault, decode_compressed, decode_raw
+from oxygen_ros.perception import compressed
+from oxygen_ros.perception.compressed import decode_compressed
+from oxygen_ros.perception.images import MAX_PIXELS, ImageError, ImageFault, decode_raw
 
 CASES = Path(__file__).parent / 'data' / 'cases'
 RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)
@@ -190,6 +192,28 @@ def test_jpeg_in_print_colours_is_decoded():
     buffer = io.BytesIO()
     PilImage.new('CMYK', (8, 8), (0, 255, 255, 0)).save(buffer, 'JPEG')
     assert abs(decode_compressed('jpeg', buffer.getvalue()).astype(int) - (255, 0, 0)).max() <= 3
+
+
+@pytest.mark.parametrize('options', [{}, {'progressive': True}, {'subsampling': 0}, {'subsampling': 1}, {'quality': 20},
+                                     {'optimize': True}, {'keep_rgb': True}, {'comment': b'\xff\xd9'}, {'restart_marker_blocks': 2}])
+@pytest.mark.parametrize('shape', [(33, 47, 3), (33, 47), (16, 16, 3), (1, 1, 3)])
+def test_jpeg_has_the_pixels_of_pillow_and_does_not_need_it(monkeypatch, options, shape):
+    picture = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+    data = encoded(cv2.blur(picture, (3, 3)), 'JPEG', **options)
+    expected = np.asarray(PilImage.open(io.BytesIO(data)).convert('RGB'))
+    monkeypatch.setattr(compressed.PilImage, 'open', None)
+    assert (decode_compressed('jpeg', data) == expected).all()
+
+
+def test_jpeg_with_a_gap_between_its_segments_is_left_to_pillow():
+    data = encoded(np.full((16, 16, 3), 90, np.uint8), 'JPEG')
+    for between in (b'\xff' * 3, b'\x00'):
+        try:
+            picture = decode_compressed('jpeg', data[:2] + between + data[2:])
+        except ImageError as error:
+            assert error.fault in (ImageFault.TRUNCATED, ImageFault.CORRUPT, ImageFault.UNKNOWN_FORMAT)
+        else:
+            assert (picture == 90).all()
 
 
 @pytest.mark.parametrize('name', ['no_eoi', 'damaged_middle'])

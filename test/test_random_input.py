@@ -15,7 +15,8 @@ from sensor_msgs.msg import CompressedImage, Image, JointState
 
 from oxygen_ros.nodes.conversion import observation_from_msg, time_to_msg
 from oxygen_ros.nodes.perception import PerceptionNode
-from oxygen_ros.perception.images import ImageError, decode_compressed, decode_raw
+from oxygen_ros.perception.compressed import decode_compressed
+from oxygen_ros.perception.images import ImageError, decode_raw
 from oxygen_ros.perception.joint_merger import JointMerger
 
 ENCODINGS = ('rgb8', 'BGR8', 'rgba8', 'bgra16', 'mono8', 'mono16', '8UC1', '8UC3', '16UC1', 'yuv422', 'yuv422_yuy2',

@@ -15,7 +15,8 @@ from std_msgs.msg import Header
 from oxygen_ros.msg import Frame
 from oxygen_ros.nodes.pixel_bridge import PixelBridge
 from oxygen_ros.observation import Observation
-from oxygen_ros.perception.images import MAX_PIXELS, check_compressed, check_raw, decode_compressed, decode_raw
+from oxygen_ros.perception.compressed import check_compressed, decode_compressed
+from oxygen_ros.perception.images import MAX_PIXELS, check_raw, decode_raw
 from oxygen_ros.perception.joint_merger import MAX_JOINTS
 from oxygen_ros.perception.sync_options import MAX_CAMERAS
 

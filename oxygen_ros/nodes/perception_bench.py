@@ -32,7 +32,7 @@ from sensor_msgs.msg import CompressedImage, JointState
 from oxygen_ros.demo.domain import free_domain
 from oxygen_ros.errors import OxygenError
 from oxygen_ros.msg import Frame
-from oxygen_ros.perception.images import decode_compressed
+from oxygen_ros.perception.compressed import decode_compressed
 from oxygen_ros.perception.resize import resize_with_pad
 from oxygen_ros.processes import ProcessGroup
 from oxygen_ros.robot.robot_file import load_robot
