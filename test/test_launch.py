@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -164,3 +166,11 @@ def test_profile_of_the_user_is_kept(monkeypatch):
     assert all(Path(path).name == 'shm.xml' for path in dds_environment().values())
     monkeypatch.setenv('FASTRTPS_DEFAULT_PROFILES_FILE', '/home/me/profile.xml')
     assert dds_environment() == {}
+
+
+@pytest.mark.skipif(shutil.which('ros2') is None, reason='ros2 is part of a ROS distribution and not on PyPI')
+@pytest.mark.parametrize('name', sorted(path.name for path in LAUNCH.glob('*.launch.py')))
+def test_launch_file_tells_its_arguments_to_ros2_launch(name):
+    shown = subprocess.run(['ros2', 'launch', str(LAUNCH / name), '--show-args'], capture_output=True, text=True,
+                           timeout=120)
+    assert shown.returncode == 0 and 'Arguments' in shown.stdout, shown.stderr
