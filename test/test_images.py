@@ -195,7 +195,8 @@ def test_jpeg_in_print_colours_is_decoded():
 
 
 @pytest.mark.parametrize('options', [{}, {'progressive': True}, {'subsampling': 0}, {'subsampling': 1}, {'quality': 20},
-                                     {'optimize': True}, {'keep_rgb': True}, {'comment': b'\xff\xd9'}, {'restart_marker_blocks': 2}])
+                                     {'optimize': True}, {'keep_rgb': True}, {'comment': b'\xff\xd9'},
+                                     {'restart_marker_blocks': 2}])
 @pytest.mark.parametrize('shape', [(33, 47, 3), (33, 47), (16, 16, 3), (1, 1, 3)])
 def test_jpeg_has_the_pixels_of_pillow_and_does_not_need_it(monkeypatch, options, shape):
     picture = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
@@ -203,6 +204,14 @@ def test_jpeg_has_the_pixels_of_pillow_and_does_not_need_it(monkeypatch, options
     expected = np.asarray(PilImage.open(io.BytesIO(data)).convert('RGB'))
     monkeypatch.setattr(compressed.PilImage, 'open', None)
     assert (decode_compressed('jpeg', data) == expected).all()
+
+
+def test_jpeg_of_endless_scans_is_refused_before_it_takes_minutes():
+    data = encoded(np.zeros((16, 16, 3), np.uint8), 'JPEG', progressive=True)
+    last = data.rfind(b'\xff\xda')
+    with pytest.raises(ImageError, match='scans') as error:
+        decode_compressed('jpeg', data[:last] + data[last:-2] * 1000 + data[-2:])
+    assert error.value.fault is ImageFault.TOO_LARGE
 
 
 def test_jpeg_with_a_gap_between_its_segments_is_left_to_pillow():

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from rosbags.highlevel import AnyReader
 
+from oxygen_ros.perception import pairing
 from oxygen_ros.perception.images import ImageError, ImageFault, decode_raw
 from oxygen_ros.perception.joint_merger import JointMerger
 from oxygen_ros.perception.pairing import Picture
@@ -393,6 +394,20 @@ def test_stamp_gap_tells_why_nothing_pairs():
 def test_camera_names_must_be_unique():
     with pytest.raises(ValueError, match='unique'):
         make('a', 'a')
+
+
+def test_picture_that_takes_for_ever_to_decode_is_given_up(monkeypatch):
+    monkeypatch.setattr(pairing, 'PATIENCE_SECONDS', 0.05)
+    end = threading.Event()
+    with ThreadPoolExecutor(2) as pool:
+        try:
+            sync = make('a', 'b', pool=pool)
+            feed(sync, 'a', 10, decode=end.wait)
+            assert feed(sync, 'b', 11) is None
+            assert sync.faults['a'] == {ImageFault.TOO_SLOW: 1} and 'not decoded after 0.05 s' in sync.last_fault['a']
+            assert stamps(feed(sync, 'a', 20)) == {'a': 20, 'b': 11}
+        finally:
+            end.set()
 
 
 @pytest.mark.parametrize('error', [KeyboardInterrupt(), MemoryError('no memory')])

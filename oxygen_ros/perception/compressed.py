@@ -20,6 +20,7 @@ from oxygen_ros.perception.images import MAX_PIXELS, ImageError, ImageFault, che
 # Segments of a JPEG (ITU-T T.81, table B.1): what tells its size, with Huffman codes, and what may come before.
 JPEG_SIZES = frozenset({0xc0, 0xc1, 0xc2})
 JPEG_HEADS = frozenset({0xc4, 0xdb, 0xdd, 0xfe, *range(0xe0, 0xf0)})
+MOST_SCANS = 100  # of a JPEG: a progressive one has about ten; one takes 20 bytes, and time for the whole picture
 
 # OpenCV 4.11 and newer write RGB at once; 0 for older ones.
 _READ_RGB = getattr(cv2, 'IMREAD_COLOR_RGB', 0)
@@ -64,6 +65,8 @@ def decode_compressed(format_text: str, data: bytes | memoryview, *, max_pixels:
 
 def _decode_file(data: bytes, max_pixels: int) -> np.ndarray:
     try:
+        if data[:2] == b'\xff\xd8' and (scans := data.count(b'\xff\xda')) > MOST_SCANS:
+            raise ImageError(ImageFault.TOO_LARGE, f'{scans} scans are more than {MOST_SCANS}')
         size = _jpeg_size(data)
         if size is not None and _has_end(data):
             check_pixels(*size, max_pixels)

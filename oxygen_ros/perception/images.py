@@ -31,6 +31,7 @@ class ImageFault(enum.Enum):
     UNKNOWN_FORMAT = 'unknown_format'      # compressed bytes are neither JPEG, PNG nor WebP
     TRUNCATED = 'truncated'                # the end of a compressed picture is missing
     CORRUPT = 'corrupt'                    # compressed bytes that do not decode
+    TOO_SLOW = 'too_slow'                  # still not decoded after a time in which no robot can wait
 
 
 class ImageError(ValueError):

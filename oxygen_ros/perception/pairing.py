@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
+from concurrent.futures import TimeoutError as NotYet
 
 import numpy as np
 
-from oxygen_ros.perception.images import ImageError
+from oxygen_ros.perception.images import ImageError, ImageFault
+
+PATIENCE_SECONDS = 5.0  # for one picture that another thread decodes; a usual one takes some milliseconds
 
 
 class Picture:
@@ -50,11 +53,14 @@ class Picture:
 
     def pixels(self) -> np.ndarray:
         """
-        Return uint8 [height, width, 3], RGB, after `start`; waits until it is decoded.
+        Return uint8 [height, width, 3], RGB, after `start`; waits until it is decoded, but not for ever.
 
-        :raises ImageError: it cannot be decoded.
+        :raises ImageError: it cannot be decoded, or not in time.
         """
-        return self._result.result()
+        try:
+            return self._result.result(PATIENCE_SECONDS)
+        except NotYet:
+            raise ImageError(ImageFault.TOO_SLOW, f'it is not decoded after {PATIENCE_SECONDS:g} s') from None
 
 
 Queues = Mapping[str, Sequence[Picture]]  # camera -> pictures by stamp, oldest first
