@@ -57,6 +57,10 @@ class _Layout:
     duplicates: int
     unknown: tuple[str, ...]
 
+    def pick(self, values: Sequence[float]) -> np.ndarray:
+        """Return the values of a message in our order, or NaN for all if it has none."""
+        return np.asarray(values, np.float64)[self.sources] if len(values) else np.full(len(self.columns), np.nan)
+
 
 @dataclass(frozen=True)
 class _Sample:
@@ -118,19 +122,17 @@ class JointMerger:
             self.counters[JointFault.LATE] += 1
             return
         layout = self._layout(tuple(names))
-        self.counters[JointFault.DUPLICATE_NAME] += layout.duplicates
-        self.counters[JointFault.UNKNOWN_NAME] += len(layout.unknown)
-        count = len(layout.columns)
-        sample = _Sample(stamp_ns, layout.columns, np.full(count, np.nan), np.full(count, np.nan))
+        if layout.duplicates or layout.unknown:
+            self.counters[JointFault.DUPLICATE_NAME] += layout.duplicates
+            self.counters[JointFault.UNKNOWN_NAME] += len(layout.unknown)
+        if len(velocities) not in (0, len(names)):
+            self.counters[JointFault.VELOCITY_MISMATCH] += 1
+            velocities = ()
+        sample = _Sample(stamp_ns, layout.columns, layout.pick(positions), layout.pick(velocities))
         if len(positions):
-            sample.positions[:] = np.asarray(positions, np.float64)[layout.sources]
             self._note_not_finite(sample)
             if not self._fixed:
                 self._wanted.update(sample.columns.tolist())
-        if len(velocities) == len(names):
-            sample.velocities[:] = np.asarray(velocities, np.float64)[layout.sources]
-        elif len(velocities):
-            self.counters[JointFault.VELOCITY_MISMATCH] += 1
         index = bisect.bisect_right(self._stamps, stamp_ns)
         self._samples.insert(index, sample)
         self._stamps.insert(index, stamp_ns)
@@ -174,13 +176,14 @@ class JointMerger:
         return self.snapshot(self._stamps[-1] if self._stamps else 0)
 
     def _note_not_finite(self, sample: _Sample) -> None:
-        bad = ~np.isfinite(sample.positions)
-        if not bad.any() and not self.not_finite:
+        good = np.isfinite(sample.positions)
+        if good.all() and not self.not_finite:
             return
+        bad = ~good
         self.counters[JointFault.NOT_FINITE] += int(bad.sum())
         names = list(self._column)
         self.not_finite |= {names[column] for column in sample.columns[bad]}
-        self.not_finite -= {names[column] for column in sample.columns[~bad]}
+        self.not_finite -= {names[column] for column in sample.columns[good]}
 
     def _layout(self, names: tuple[str, ...]) -> _Layout:
         """Return the mapping for this order of names; publishers repeat theirs, so it is kept."""
