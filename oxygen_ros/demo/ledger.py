@@ -68,6 +68,7 @@ class Ledger:
         self.told: list[Told] = []
         self.facts: list[Facts] = []  # of each message of a note
         self.now_ns = 0
+        self.stopped = False  # at some time
         self._instruction = instruction
         self._truths: dict[int, Truth] = {}
         self._clock: list[tuple[float, int]] = []  # real seconds, simulated ns
@@ -133,6 +134,12 @@ class Ledger:
             return
         verdict = {'success': Verdict.TRUE, 'cut short': Verdict.OPEN}.get(told.outcome, Verdict.FALSE)
         self._add(Kind.DID, _deed(told), verdict)
+
+    def stop(self, message: str) -> None:
+        """The robot holds still."""
+        self.conclude()
+        self.stopped = True
+        self.inform(message)
 
     def asked(self, question: str) -> int:
         """A question has been put; returns its number."""

@@ -113,11 +113,12 @@ def _conclude(run: DemoRun, console: Console, record: Record, end: float, starte
         print('failed:', '; '.join(problems), file=sys.stderr)
         return 1
     trace = load_trace(settings.trace) if settings.trace.exists() else Trace((), (), ())
-    summary: dict[str, Any] = summarise(Measured(record, trace, end, run.speed(record)), settings.described)
+    summary: dict[str, Any] = summarise(
+        Measured(record, trace, end, run.speed(record), run.stopped), settings.described)
     title = f'{summary["model"]} ({summary["weights"]}), {summary["mode"]}'
     if not draw_timeline(trace, settings.timeline, title):
         problems.append(f'the trace {settings.trace} holds no action cycle')
-    summary |= run.results(summary['random_weights'])
+    summary |= run.results(record)
     summary |= {'failures': problems, 'total_seconds': round(time.monotonic() - started, 1)}
     settings.summary.write_text(json.dumps(summary, indent=2, ensure_ascii=False) + '\n', encoding='utf-8')
     console.print(table_of(summary))

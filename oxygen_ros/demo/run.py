@@ -88,7 +88,12 @@ class DemoRun:
         """Return how quick the time of the nodes went, 1 being real time."""
         return 1.0
 
-    def results(self, random_weights: bool) -> dict[str, Any]:
+    @property
+    def stopped(self) -> bool:
+        """Whether the robot was told to stop in between."""
+        return False
+
+    def results(self, record: Record) -> dict[str, Any]:
         """Write results that only this kind of run has; returns what summary.json says about them."""
         return {}
 

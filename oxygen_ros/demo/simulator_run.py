@@ -92,15 +92,21 @@ class SimulatorRun(DemoRun):
         """Return how quick simulated time went, 1 being real time."""
         return self.ledger.speed(record.chunks[0])
 
-    def results(self, random_weights: bool) -> dict[str, Any]:
+    @property
+    def stopped(self) -> bool:
+        """Whether the robot was told to stop in between."""
+        return self.ledger.stopped
+
+    def results(self, record: Record) -> dict[str, Any]:
         """Write the video; returns what summary.json says about it and about what is true."""
         settings = self._settings
         self._console.print('writing the video')
         title = settings.model, Path(settings.checkpoint).name, settings.mode.replace('_', ' '), settings.source
-        warning = RANDOM_WEIGHTS if random_weights else ''
+        warning = RANDOM_WEIGHTS if is_random(record) else ''
         subtitles = Subtitles([line for line in title if line], warning, self.began_ns)
         video = self.film.write(settings.output, self.ledger.events, subtitles, self.began_ns)
-        return {**verdicts_of(self.ledger, self.began_ns), 'video': video.to_dict() if video is not None else None}
+        return {**verdicts_of(self.ledger, self.began_ns), 'simulated_time_speed': round(self.speed(record), 3),
+                'video': video.to_dict() if video is not None else None}
 
     @property
     def _lasted(self) -> float:

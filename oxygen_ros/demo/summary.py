@@ -30,12 +30,14 @@ class Measured:
 
     :param end: when watching ended. :param trace: empty if there is no trace file.
     :param speed: of the time of the nodes; their rates are per second of that.
+    :param stopped: the robot was told to stop in between, so that no actions came.
     """
 
     record: Record
     trace: Trace
     end: float
     speed: float = 1.0
+    stopped: bool = False
 
     def rate(self, times: list[float]) -> float:
         """Return events per second of the nodes' time."""
@@ -105,7 +107,7 @@ def warnings(measured: Measured) -> list[str]:
     record, status = measured.record, measured.record.status
     lines = []
     achieved = measured.rate(record.chunks)
-    if achieved < ENOUGH * status.action_rate_set:
+    if achieved < ENOUGH * status.action_rate_set and not measured.stopped:
         lines.append(f'the achieved action rate {achieved:.2f} Hz is below {ENOUGH:.0%} of the set '
                      f'{status.action_rate_set:.2f} Hz')
     if late := sum(cycle.decoded_past_deadline for cycle in measured.trace.cycles):

@@ -46,12 +46,18 @@ def verdicts_of(ledger: Ledger, began_ns: int) -> dict[str, Any]:
 
 
 def verdict_rows(summary: dict[str, Any]) -> list[tuple[str, str, Verdict]]:
-    """Return rows for the table that people read: name, text, whether it is as it should be."""
+    """
+    Return rows for the table that people read: name, text, whether it is as it should be.
+
+    :param summary: what `verdicts_of` gave, and simulated_time_speed.
+    """
     rows = [('scene', ', '.join(summary['scene']), Verdict.OPEN)]
     rows += [('told', f'{told["instruction"]}: {_words(told)}', _verdict(told)) for told in summary['told']]
     for answer in summary['answers']:
         detail = f' ({answer["detail"]})' if 'detail' in answer else ''
         rows.append(('asked', f'{answer["question"]}: {answer["text"]}{detail}', Verdict(answer['true'])))
+    rows.append(('simulated time', f'{summary["simulated_seconds"]:.1f} s, {summary["simulated_time_speed"]:.2f} times '
+                                   'as quick as real time', Verdict.OPEN))
     tally = summary['tally']
     for name, key in (('answers', 'answers'), ('spoken lines', 'spoken_lines'), ('facts of notes', 'facts_of_notes'),
                       ('recalled', 'recalled')):

@@ -52,8 +52,7 @@ class SimulatorMonitor(DemoMonitor):
     def stop(self) -> None:
         """Make the robot hold still until the next instruction."""
         def take(response: Stop.Response) -> None:
-            self._ledger.conclude()
-            self._ledger.inform(response.message)
+            self._ledger.stop(response.message)
 
         self._call(self._stop_client, Stop.Request(reason='the demo was told to'), take)
 
