@@ -27,7 +27,7 @@ class MarkupFilter:
 
     def __init__(self) -> None:
         self._held = ''  # may be the beginning of a tag
-        self._close: re.Pattern | None = None  # the tag that thinking ends with
+        self._close: re.Pattern[str] | None = None  # the tag that thinking ends with
         self._said = self._removed = False
 
     def push(self, text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class Tracer:
             except OSError as error:
                 logger.warning('the end of the trace cannot be written: %s', error)
 
-    def _write(self, event: dict) -> None:
+    def _write(self, event: dict[str, object]) -> None:
         try:
             self._file.write(json.dumps(event) + ',\n')
             self._left -= 1
@@ -57,7 +57,7 @@ class Tracer:
             self._file = None
 
 
-def read_trace(path: str | Path) -> list[dict]:
+def read_trace(path: str | Path) -> list[dict[str, Any]]:
     """Return the events of a trace file, complete or cut off."""
     events = []
     for line in Path(path).read_text(encoding='utf-8').splitlines()[1:]:

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Any
 
 from oxygen_ros.engine.engine import Engine
 
@@ -40,7 +41,7 @@ class Worker:
 
     def __init__(self, engine: Engine, emit: Callable[[WorkerFailed], None]) -> None:
         self._engine, self._emit = engine, emit
-        self._inbox: deque[tuple[Command, Future | None]] = deque()
+        self._inbox: deque[tuple[Command, Future[Any] | None]] = deque()
         self._arrived = threading.Condition()
         self._stopping = False
         self._busy_since: float | None = None  # the last sign of life of a thread that has work
@@ -65,9 +66,9 @@ class Worker:
         """Have a command run with the engine, before the next decode step at the latest. An error ends the worker."""
         self._put(command, None)
 
-    def call(self, command: Command) -> Future:
+    def call(self, command: Command) -> Future[Any]:
         """Like `post`, and return a future of the command's result or error."""
-        future: Future = Future()
+        future: Future[Any] = Future()
         self._put(command, future)
         return future
 
@@ -81,7 +82,7 @@ class Worker:
         self._cancel_rest()
         return not self._thread.is_alive()
 
-    def _put(self, command: Command, future: Future | None) -> None:
+    def _put(self, command: Command, future: Future[Any] | None) -> None:
         with self._arrived:
             if self._stopping:
                 if future is not None:
@@ -133,7 +134,7 @@ class Worker:
             if not self._inbox and not self._stopping:
                 self._arrived.wait(min(max(0.0, until - self._engine.clock()), LONGEST_SLEEP))
 
-    def _next(self) -> tuple[Command, Future | None] | None:
+    def _next(self) -> tuple[Command, Future[Any] | None] | None:
         with self._arrived:
             return self._inbox.popleft() if self._inbox else None
 

@@ -227,7 +227,7 @@ class Soak:
             words += ['-p', setting]
         self._perceptions += 1
         self.perception = self._group.start(f'perception {self._perceptions}', words,
-                                             env={**os.environ, 'OMP_NUM_THREADS': '1'}, stderr=subprocess.DEVNULL)
+                                            env={**os.environ, 'OMP_NUM_THREADS': '1'}, stderr=subprocess.DEVNULL)
 
     # -- end ---------------------------------------------------------------------------------------------------------
 

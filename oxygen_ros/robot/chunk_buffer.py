@@ -164,11 +164,12 @@ class ChunkBuffer:
 
     def trajectory(self, now_ns: int) -> JointTrajectory | None:
         """Return the steps from now on, blended as `sample` will give them; None when nothing is left to execute."""
-        if self._chunk is None:
+        curve = self._curve
+        if self._chunk is None or curve is None:
             return None
         now_ns = self._latest_ns = max(now_ns, self._latest_ns)
-        first = max(0, -(-(now_ns - self._curve.start_ns) // self._curve.period_ns))
-        times = range(self._curve.start_ns + first * self._curve.period_ns, self._stop_ns, self._curve.period_ns)
+        first = max(0, -(-(now_ns - curve.start_ns) // curve.period_ns))
+        times = range(curve.start_ns + first * curve.period_ns, self._stop_ns, curve.period_ns)
         if not times:
             return None
         positions, velocities = (np.stack(values) for values in zip(*map(self._at, times)))

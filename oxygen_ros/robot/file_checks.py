@@ -25,7 +25,7 @@ class FileChecks:
             self.problems.append(f'{where} has unknown keys {unknown}: known are {sorted(required | optional)}')
         return not missing
 
-    def _mapping(self, where: str, item: Any) -> Mapping:
+    def _mapping(self, where: str, item: Any) -> Mapping[str, Any]:
         if isinstance(item, Mapping):
             return item
         self.problems.append(f'{where} must be a mapping')

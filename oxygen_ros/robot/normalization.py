@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -58,7 +59,7 @@ class Statistics:
         return len(self.offset)
 
     @classmethod
-    def from_mapping(cls, mapping: Mapping, mode: StatisticsMode | str, size: int, where: str) -> Statistics:
+    def from_mapping(cls, mapping: Mapping[str, Any], mode: StatisticsMode | str, size: int, where: str) -> Statistics:
         """
         Check and convert statistics as they stand in a file.
 
@@ -160,7 +161,7 @@ def load_statistics(path: str | Path, key: str, mode: StatisticsMode | str, size
     return Statistics.from_mapping(content[found], mode, size, f'statistics {path}: {found}')
 
 
-def _vector(mapping: Mapping, key: str, size: int, where: str) -> np.ndarray:
+def _vector(mapping: Mapping[str, Any], key: str, size: int, where: str) -> np.ndarray:
     """Return `mapping[key]` as float64 [size], or raise ConfigError."""
     value = mapping.get(key)
     if value is None:

@@ -94,7 +94,7 @@ def load_robot(name_or_path: str) -> Robot:
         raise ConfigError(f'robot file {path} cannot be read: {" ".join(str(error).split())}') from error
     reader = _Reader(path)
     robot = reader.robot(content)
-    if reader.problems:
+    if reader.problems or robot is None:
         count = len(reader.problems)
         raise ConfigError(f'robot file {path}: {count} problem{"s" if count > 1 else ""}: {"; ".join(reader.problems)}')
     return robot
@@ -135,7 +135,7 @@ class _Reader(FileChecks):
             joints[name] = self._joint(where, name, item, units)
         return joints
 
-    def _joint(self, where: str, name: str, item: Mapping, units: Units | None) -> Joint | None:
+    def _joint(self, where: str, name: str, item: Mapping[str, Any], units: Units | None) -> Joint | None:
         values = {key: self._number(f'{where}: {key}', item[key])
                   for key in ('lower', 'upper', 'velocity', 'default', 'rest') if key in item}
         if any(value is None for value in values.values()):
