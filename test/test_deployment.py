@@ -104,7 +104,7 @@ def flat(parameters: dict, prefix: str = '') -> dict:
     return names
 
 
-@pytest.mark.parametrize('path', PRESETS, ids=lambda path: path.stem)
+@pytest.mark.parametrize('path', [*PRESETS, ROOT / 'config/simulation.yaml'], ids=lambda path: path.stem)
 def test_preset_has_only_parameters_that_the_nodes_take(path):
     for node, content in yaml.safe_load(path.read_text()).items():
         table = {parameter.name: parameter for parameter in

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
+import yaml
 
 from oxygen_ros import up
 from oxygen_ros.errors import ConfigError
@@ -99,6 +100,16 @@ def test_simulate_launch_file_starts_the_simulator_in_the_time_of_the_suite(laun
                                   'view_rate': 0.0, 'viewer': False}
     node, = start(load('simulate.launch.py'), defaults | {'speed': '2'})
     assert node.parameters[1]['speed'] == 1.0 and 'commands' not in node.parameters[1]
+
+
+def test_simulated_robot_runs_with_the_parameters_of_its_policy(launch_modules):
+    defaults = {argument.name: argument.default for argument in (*suite_arguments(), *simulate_arguments())}
+    nodes = {node.executable: node for name in ('simulate.launch.py', 'oxygen.launch.py')
+             for node in start(load(name), defaults)}
+    assert {Path(node.parameters[0]).name for node in nodes.values()} == {'simulation.yaml'}
+    assert nodes['inference'].parameters[1]['model'] == nodes['perception'].parameters[1]['robot'] == 'openarm'
+    perception = yaml.safe_load(Path(defaults['params_file']).read_text())['/**/perception']['ros__parameters']
+    assert perception['image_height'] == perception['image_width'] == 0  # pictures as the policy knows them
 
 
 def test_oxygen_launch_file_starts_perception_and_inference(launch_modules):
