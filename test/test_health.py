@@ -13,6 +13,24 @@ def test_alarm_begins_once_and_ends_when_it_is_not_raised_again():
     assert alarms.raise_alarm('head', 'late', Level.WARN, 'late', 7.0, lasts_s=2.0)
 
 
+def test_quiet_alarm_is_logged_once_it_is_raised_aloud():
+    alarms = Alarms()
+    raised = [alarms.raise_alarm('head', 'late', Level.WARN, 'late', now, 2.0, quiet)
+              for now, quiet in ((0.0, True), (1.0, True), (2.0, False), (3.0, False), (4.0, True))]
+    assert raised == [False, False, True, False, False] and alarms.holds('head', 'late')
+    assert alarms.expire(9.0) == [('head', 'late')]
+    alarms.raise_alarm('head', 'late', Level.WARN, 'late', 10.0, 2.0, quiet=True)
+    assert alarms.summary('head') == (Level.WARN, 'late')
+    assert alarms.expire(19.0) == [] and not alarms.holds('head', 'late')
+
+
+def test_withdrawn_alarm_does_not_end():
+    alarms = Alarms()
+    alarms.raise_alarm('head', 'late', Level.WARN, 'late', 0.0, 2.0)
+    alarms.withdraw('head', 'late')
+    assert alarms.expire(9.0) == []
+
+
 def test_summary_puts_the_worst_first_and_knows_its_source():
     alarms = Alarms()
     alarms.raise_alarm('head', 'duplicate', Level.WARN, 'twice', 0.0, 1.0)

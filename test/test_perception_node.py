@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from PIL import Image as PilImage
+from rcl_interfaces.msg import Log
 from rclpy.qos import QoSProfile, ReliabilityPolicy, qos_profile_sensor_data
 from rosgraph_msgs.msg import Clock
 from sensor_msgs.msg import CompressedImage, Image, JointState
@@ -17,7 +18,7 @@ from std_msgs.msg import Header
 
 from oxygen_ros.errors import ConfigError
 from oxygen_ros.msg import Frame
-from oxygen_ros.nodes import input_report
+from oxygen_ros.nodes import absence, input_report
 from oxygen_ros.nodes.conversion import observation_from_msg, time_from_msg, time_to_msg
 from oxygen_ros.nodes.perception import PerceptionNode
 
@@ -162,7 +163,7 @@ def test_camera_that_stops_is_reported_as_late_and_recovers(ros_graph):
 
 
 def test_publisher_that_has_not_begun_is_no_error_yet(ros_graph, monkeypatch):
-    monkeypatch.setattr(input_report, 'DISCOVERY_SECONDS', 0.1)
+    monkeypatch.setattr(absence, 'DISCOVERY_SECONDS', 0.1)
     ros_graph.add(PerceptionNode, **TWO_CAMERAS, input_timeout=0.2)
     diagnostics = ros_graph.listen(DiagnosticArray, '/diagnostics')
     waiting = Cameras(ros_graph, '/left/image_raw', '/right/image_raw')  # such as a replay that waits for a model
@@ -171,9 +172,35 @@ def test_publisher_that_has_not_begun_is_no_error_yet(ros_graph, monkeypatch):
                                 and says(diagnostics, ': frames', 'no frame yet', "'left'", "'right'"))
     assert latest_status(diagnostics, "'left'").level == DiagnosticStatus.WARN
     assert latest_status(diagnostics, ': frames').level == DiagnosticStatus.WARN
-    monkeypatch.setattr(input_report, 'BEGIN_SECONDS', 0.1)  # that long nothing waits
+    monkeypatch.setattr(absence, 'BEGIN_SECONDS', 0.1)  # that long nothing waits
     assert ros_graph.spin_until(lambda: says(diagnostics, "'left'", 'no message comes'))
     assert latest_status(diagnostics, ': frames').level == DiagnosticStatus.ERROR
+
+
+def test_what_happens_to_all_inputs_at_once_is_one_line_of_the_log(ros_graph, monkeypatch):
+    monkeypatch.setattr(absence, 'DISCOVERY_SECONDS', 0.1)
+    log = ros_graph.listen(Log, '/rosout', 100)
+
+    def lines():
+        return [(line.level, line.msg) for line in log if line.name == 'perception' and line.msg.startswith((
+            'inputs:', 'camera', 'joint', 'frames:'))]
+
+    ros_graph.add(PerceptionNode, **TWO_CAMERAS, input_timeout=0.3)
+    diagnostics = ros_graph.listen(DiagnosticArray, '/diagnostics')
+    assert ros_graph.spin_until(lambda: any('nobody publishes' in text for _, text in lines()))  # no replay runs yet
+    cameras = Cameras(ros_graph, '/left/image_raw', '/right/image_raw')
+    assert ros_graph.spin_until(lambda: any('have not begun' in text for _, text in lines()))  # it waits for a model
+    cameras.publish_until(raw_image, lambda: says(diagnostics, "'left'", 'ok') and says(diagnostics, ': frames', 'ok'))
+    for publisher in cameras.publishers:  # it is over
+        ros_graph.node.destroy_publisher(publisher)
+    assert ros_graph.spin_until(lambda: any('any more' in text for _, text in lines()))
+    assert ros_graph.spin_until(lambda: says(diagnostics, "'right'", 'nobody publishes'))
+    assert latest_status(diagnostics, "'right'").level == DiagnosticStatus.ERROR
+    ros_graph.spin_for(1.2)
+    assert all(text.startswith('inputs:') and "'left' (/left/image_raw), camera 'right'" in text or 'recovered' in text
+               for _, text in lines()), lines()
+    assert max(int(level) for level, _ in lines()) == 30  # warnings
+    assert len(lines()) <= 6
 
 
 def test_camera_that_sends_the_same_picture_again_and_again_is_reported(ros_graph, monkeypatch):

@@ -38,6 +38,11 @@ def is_announced(node: Node, item: Input) -> bool:
         for publisher in node.get_publishers_info_by_topic(item.place))
 
 
+def is_there(node: Node, item: Input) -> bool:
+    """Tell whether anything is there that could send: a publisher of the topic, or a video source without a problem."""
+    return not item.problem() if item.qos is None else node.count_publishers(item.place) > 0
+
+
 def why_nothing(node: Node, item: Input) -> str:
     """Say in words why nothing comes and what to do, from what the ROS graph knows."""
     if item.qos is None:

@@ -12,8 +12,10 @@ from rclpy.clock import Clock, ClockType
 from rclpy.event_handler import PublisherEventCallbacks
 from rclpy.node import Node
 
+from oxygen_ros.nodes import absence
+from oxygen_ros.nodes.absence import Absence, Absent, common_absence, find_absence
 from oxygen_ros.nodes.clock_watch import NO_CLOCK, ClockWatch
-from oxygen_ros.nodes.input import Input, is_announced, why_nothing
+from oxygen_ros.nodes.input import Input
 from oxygen_ros.nodes.qos_watch import QosWatch
 from oxygen_ros.nodes.remote_text import shown
 from oxygen_ros.perception.health import Alarms, Arrivals, Level, Stillness
@@ -21,12 +23,10 @@ from oxygen_ros.perception.joint_merger import JointFault, JointSnapshot
 from oxygen_ros.perception.sync_options import JOINTS, SyncEvent
 from oxygen_ros.perception.synchronizer import FrameSynchronizer
 
-FRAMES = 'frames'
+FRAMES, INPUTS = 'frames', 'inputs'
 EVENT_SECONDS = 3.0      # after the last event of a kind it counts as over
 STATE_SECONDS = 0.5      # states are raised anew by every report, so the next one ends them
 OLD_SECONDS = 10.0       # behind the clock: no delay, but another clock
-DISCOVERY_SECONDS = 3.0  # before an input that never came is reported
-BEGIN_SECONDS = 60.0     # that a publisher may take before its first message, such as a replay that waits for a model
 STILL_SECONDS = 5.0      # with the same picture again and again, until a camera counts as frozen
 STILL_PICTURES = 10
 LONGEST = 4000           # characters of what is said about an input
@@ -110,24 +110,27 @@ class InputReport:
         self._number = number
         self._joints = joints
 
-    def _alarm(self, name: str, reason: str, level: Level, text: str, lasts_s: float = EVENT_SECONDS) -> None:
+    def _alarm(self, name: str, reason: str, level: Level, text: str, lasts_s: float = EVENT_SECONDS,
+               quiet: bool = False) -> None:
         title = f'{self._inputs[name].title} ({self._inputs[name].place})' if name in self._inputs else name
         text = shown(text, LONGEST)
-        if not self._alarms.raise_alarm(name, reason, level, f'{title}: {text}', time.monotonic(), lasts_s):
+        if not self._alarms.raise_alarm(name, reason, level, f'{title}: {text}', time.monotonic(), lasts_s, quiet):
             return
         if level is Level.ERROR:  # rclpy wants a line of code of its own for each severity
             self._node.get_logger().error(f'{title}: {text}')
-        else:
+        elif level is Level.WARN:
             self._node.get_logger().warning(f'{title}: {text}')
+        else:
+            self._node.get_logger().info(f'{title}: {text}')
 
     def _report(self) -> None:
         now_s = time.monotonic()
+        absent, told = self._check_arrivals(now_s)
         for name in self._inputs:
-            self._check_arrivals(name, now_s)
             self._check_counters(name)
         if JOINTS in self._inputs:
             self._check_joints()
-        self._check_frames(now_s)
+        self._check_frames(now_s, absent, told)
         for name, reason in self._alarms.expire(now_s):
             title = f'{self._inputs[name].title} ({self._inputs[name].place})' if name in self._inputs else name
             self._node.get_logger().info(f'{title}: recovered from {reason}')
@@ -136,16 +139,29 @@ class InputReport:
         message.header.stamp = self._node.get_clock().now().to_msg()
         self._publisher.publish(message)
 
-    def _check_arrivals(self, name: str, now_s: float) -> None:
-        arrivals, item = self._arrivals[name], self._inputs[name]
-        age = arrivals.age(now_s)
-        level = Level.ERROR if item.required else Level.WARN
-        if arrivals.never and DISCOVERY_SECONDS < age <= BEGIN_SECONDS and is_announced(self._node, item):
-            self._alarm(name, 'not_begun', Level.WARN, 'it has a publisher, which has sent nothing yet', STATE_SECONDS)
-        elif arrivals.never and age > DISCOVERY_SECONDS:
-            self._alarm(name, 'never_came', level, why_nothing(self._node, item), STATE_SECONDS)
-        elif not arrivals.never and age > self._timeout_s:
-            self._alarm(name, 'late', level, f'nothing for {age:.1f} s: {why_nothing(self._node, item)}', STATE_SECONDS)
+    def _check_arrivals(self, now_s: float) -> tuple[dict[str, Absent], bool]:
+        """Return the inputs from which nothing comes, and whether the log names them one by one."""
+        absent = {}
+        for name, item in self._inputs.items():
+            if found := find_absence(self._node, item, self._arrivals[name], now_s, self._timeout_s):
+                absent[name] = found
+        together = common_absence(self._inputs, absent)
+        # The others may follow until the next report, and then it is no fault of this input.
+        new = [name for name, found in absent.items() if not self._alarms.holds(name, found.kind.value)]
+        for name, found in absent.items():
+            self._withdraw_others(name, found.kind)
+            self._alarm(name, found.kind.value, found.level, found.text, STATE_SECONDS, together or name in new)
+        if together:
+            kind, level, text = together
+            self._withdraw_others(INPUTS, kind)
+            self._alarm(INPUTS, kind.value, level, text, STATE_SECONDS)
+        return absent, not together and not new
+
+    def _withdraw_others(self, name: str, absence: Absence) -> None:
+        """Forget other absences of an input: it has not recovered from them."""
+        for other in Absence:
+            if other is not absence:
+                self._alarms.withdraw(name, other.value)
 
     def _check_counters(self, name: str) -> None:
         """Raise alarms for what was counted since the last report."""
@@ -176,10 +192,11 @@ class InputReport:
                         f'joints ({shown}): check their driver, and that joint states and pictures share a clock',
                         STATE_SECONDS)
 
-    def _check_frames(self, now_s: float) -> None:
+    def _check_frames(self, now_s: float, absent: Mapping[str, Absent], told: bool) -> None:
+        """Say why no frames come; quietly if that is what the log says about inputs already, or will soon."""
         age, options = self._arrivals[FRAMES].age(now_s), self._synchronizer.options
         usual = 2.0 / options.rate_hz if options.rate_hz else 0.0
-        if age <= max(self._timeout_s, usual, DISCOVERY_SECONDS if self._arrivals[FRAMES].never else 0.0):
+        if age <= max(self._timeout_s, usual, absence.DISCOVERY_SECONDS if self._arrivals[FRAMES].never else 0.0):
             return
         late = [name for name, item in self._inputs.items() if self._arrivals[name].age(now_s) > self._timeout_s
                 and (options.require_joints if name == JOINTS else item.required)]
@@ -193,12 +210,12 @@ class InputReport:
                    'synchronise their clocks, raise the parameter slop, or queue if one lags, or set stamps to receive')
         else:
             why = 'see the inputs'
-        if late and age <= BEGIN_SECONDS and all(
-                self._arrivals[name].never and is_announced(self._node, self._inputs[name]) for name in late):
+        quiet = bool(late) and not told
+        if late and all(name in absent and absent[name].kind is Absence.NOT_BEGUN for name in late):
             # Nothing is wrong yet: what publishes them may wait for something itself.
-            self._alarm(FRAMES, 'not_begun', Level.WARN, f'no frame yet: {why}', STATE_SECONDS)
+            self._alarm(FRAMES, 'not_begun', Level.WARN, f'no frame yet: {why}', STATE_SECONDS, quiet)
         else:
-            self._alarm(FRAMES, 'none', Level.ERROR, f'no frame for {age:.1f} s: {why}', STATE_SECONDS)
+            self._alarm(FRAMES, 'none', Level.ERROR, f'no frame for {age:.1f} s: {why}', STATE_SECONDS, quiet)
         self._joints = None
 
     def _qos(self) -> DiagnosticStatus:

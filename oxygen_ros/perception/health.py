@@ -22,6 +22,7 @@ class Alarm:
     level: Level
     text: str
     ends_s: float
+    quiet: bool = False
 
 
 class Alarms:
@@ -30,22 +31,33 @@ class Alarms:
     def __init__(self) -> None:
         self._alarms: dict[tuple[str, str], Alarm] = {}
 
-    def raise_alarm(self, source: str, reason: str, level: Level, text: str, now_s: float, lasts_s: float) -> bool:
+    def raise_alarm(self, source: str, reason: str, level: Level, text: str, now_s: float, lasts_s: float,
+                    quiet: bool = False) -> bool:
         """
-        Note that something is wrong now. Returns True if it was not before: the moment to log it.
+        Note that something is wrong now. Returns True at the moment to log it: it was not wrong before.
 
         :param lasts_s: it is over if it is not raised again for this long.
+        :param quiet: not to be logged now, beginning and end; when it is raised again without, that is the moment.
         """
-        begins = (source, reason) not in self._alarms
-        self._alarms[source, reason] = Alarm(level, text, now_s + lasts_s)
-        return begins
+        before = self._alarms.get((source, reason))
+        quiet = quiet and (before is None or before.quiet)
+        self._alarms[source, reason] = Alarm(level, text, now_s + lasts_s, quiet)
+        return not quiet and (before is None or before.quiet)
+
+    def holds(self, source: str, reason: str) -> bool:
+        """Tell whether this is wrong already."""
+        return (source, reason) in self._alarms
+
+    def withdraw(self, source: str, reason: str) -> None:
+        """Forget an alarm that another one takes the place of, without an end."""
+        self._alarms.pop((source, reason), None)
 
     def expire(self, now_s: float) -> list[tuple[str, str]]:
-        """Return (source, reason) of the alarms that are over."""
-        over = [key for key, alarm in self._alarms.items() if now_s > alarm.ends_s]
+        """Return (source, reason) of the alarms that are over and were not quiet."""
+        over = {key: alarm for key, alarm in self._alarms.items() if now_s > alarm.ends_s}
         for key in over:
             del self._alarms[key]
-        return over
+        return [key for key, alarm in over.items() if not alarm.quiet]
 
     def summary(self, source: str) -> tuple[Level, str]:
         """Return the worst level of a source and the texts of its alarms, the worst first."""
