@@ -60,6 +60,10 @@ def messages(folder, topic):
         return [(message.time_ns, read(message.data)) for message in bag.messages([topic])]
 
 
+def contents(folder):
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob('*') if path.is_file()}
+
+
 def nanoseconds(time):
     return time.sec * SECOND + time.nanosec
 
@@ -207,14 +211,19 @@ def test_wrong_use_is_one_line_and_leaves_no_results(offline, words, text):
     assert not folder.exists() or not list(folder.iterdir())
 
 
-def test_earlier_results_are_replaced_only_on_demand(offline):
+def test_earlier_results_are_replaced_only_on_demand_and_by_whole_ones(offline, tmp_path):
     words = ('--duration', 0.5)
     assert offline(G1, *words)[0] == 0
     code, _, folder, said = offline(G1, *words)
     assert code == 2 and '--overwrite' in said.err
     (folder / 'mine.txt').write_text('keep me')
-    assert offline(G1, *words, '--overwrite')[0] == 0
-    assert (folder / 'mine.txt').exists()
+    before = contents(folder)
+    assert offline(G1, *words, '--overwrite', '--checkpoint', tmp_path / 'nowhere')[0] == 2
+    assert contents(folder) == before  # what cannot run destroys nothing
+    assert offline(G1, *words, '--overwrite', '--instruction', 'wave')[0] == 0
+    after = contents(folder)
+    assert after.keys() == before.keys() and after['mine.txt'] == b'keep me'
+    assert after['report.json'] != before['report.json']
 
 
 def test_recording_without_frames_is_an_error_that_says_why(offline):

@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import sys
+import tempfile
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -81,10 +84,10 @@ def main(arguments: argparse.Namespace) -> int:
     with Bag(arguments.bag) as bag:
         if not bag.count:
             raise ConfigError(f'{arguments.bag!r} holds no messages')
-        out = _prepare(Path(arguments.output).expanduser(), arguments.overwrite)
-        try:
-            memory_values = {**values['inference'], 'memory.path': str(out / 'memory.db')}
-            with BagWriter(out / 'bag') as writer, closing(
+        out = _check_output(Path(arguments.output).expanduser(), arguments.overwrite)
+        with _new_results(out) as folder:
+            memory_values = {**values['inference'], 'memory.path': str(folder / 'memory.db')}
+            with BagWriter(folder / 'bag') as writer, closing(
                     inference_parameters.memory_keeper(memory_values, _note)) as memory:
                 outputs = OfflineOutputs(writer, arguments.with_frames)
                 copier = _Copier(writer) if arguments.with_inputs else None
@@ -95,21 +98,18 @@ def main(arguments: argparse.Namespace) -> int:
                     copier.add(run)
                 ready = time.perf_counter()
                 run.run()
-        except BaseException:
-            _remove_results(out)
-            raise
-        seconds = time.perf_counter() - ready
-        changed = {node: {name: value for name, value in values[node].items() if name not in IGNORED
-                          and value != next(entry.default for entry in TABLES[node] if entry.name == name)}
-                   for node in TABLES}
-        report = build_report(run.player, run.inputs, run.session.spec, costs, outputs.records, changed,
-                              (run.start_ns, run.end_ns), run.skipped_ns)
-    (out / 'report.json').write_text(json.dumps(report, indent=1, ensure_ascii=False) + '\n', encoding='utf-8')
-    virtual = report['virtual_time']['seconds'] - report['virtual_time']['pauses_skipped']
-    speed = {'virtual_s': virtual, 'run_s': round(seconds, 3), 'load_s': round(ready - began, 3),
-             'times_real_time': round(virtual / seconds, 2)}
-    (out / 'speed.json').write_text(json.dumps(speed) + '\n', encoding='utf-8')
-    picture = not arguments.no_picture and _draw(out, run, outputs, Path(arguments.bag).name)
+            seconds = time.perf_counter() - ready
+            changed = {node: {name: value for name, value in values[node].items() if name not in IGNORED
+                              and value != next(entry.default for entry in TABLES[node] if entry.name == name)}
+                       for node in TABLES}
+            report = build_report(run.player, run.inputs, run.session.spec, costs, outputs.records, changed,
+                                  (run.start_ns, run.end_ns), run.skipped_ns)
+            _write_json(folder / 'report.json', report, indent=1)
+            virtual = report['virtual_time']['seconds'] - report['virtual_time']['pauses_skipped']
+            speed = {'virtual_s': virtual, 'run_s': round(seconds, 3), 'load_s': round(ready - began, 3),
+                     'times_real_time': round(virtual / seconds, 2)}
+            _write_json(folder / 'speed.json', speed)
+            picture = not arguments.no_picture and _draw(folder, run, outputs, Path(arguments.bag).name)
     _show(report, speed, out, picture, arguments.json)
     return 1 if report['missing'] or not report['frames']['made'] else 0
 
@@ -141,8 +141,8 @@ def _make_deterministic(threads: int, device: str) -> None:
         torch.use_deterministic_algorithms(True, warn_only=True)
 
 
-def _prepare(out: Path, overwrite: bool) -> Path:
-    """Make the folder, or empty it of the results of an earlier run."""
+def _check_output(out: Path, overwrite: bool) -> Path:
+    """Return the folder, made if need be, in which results may be put."""
     if out.is_file():
         raise ConfigError(f'output {str(out)!r} is a file: give a folder')
     there = [name for name in RESULTS if (out / name).exists()]
@@ -151,10 +151,29 @@ def _prepare(out: Path, overwrite: bool) -> Path:
                           'say --overwrite')
     try:
         out.mkdir(parents=True, exist_ok=True)
-        _remove_results(out)
     except OSError as error:
         raise ConfigError(f'output {str(out)!r} cannot be written: {error.strerror}') from error
     return out
+
+
+@contextmanager
+def _new_results(out: Path) -> Iterator[Path]:
+    """Give a folder for results, which take the place of earlier ones when all is done; else nothing is left of it."""
+    try:
+        folder = Path(tempfile.mkdtemp(prefix='.unfinished-', dir=out))
+    except OSError as error:
+        raise ConfigError(f'output {str(out)!r} cannot be written: {error.strerror}') from error
+    try:
+        yield folder
+        _remove_results(out)
+        for path in folder.iterdir():
+            path.rename(out / path.name)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write_json(path: Path, content: object, indent: int | None = None) -> None:
+    path.write_text(json.dumps(content, indent=indent, ensure_ascii=False) + '\n', encoding='utf-8')
 
 
 def _remove_results(out: Path) -> None:
