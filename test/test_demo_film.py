@@ -65,7 +65,7 @@ def test_without_an_encoder_it_is_a_gif_and_says_so(tmp_path, monkeypatch):
         def __init__(self, *_):
             pass
 
-        def isOpened(self):  # noqa: N802 - OpenCV's name
+        def isOpened(self):
             return False
 
     monkeypatch.setattr(film_module.cv2, 'VideoWriter', NoWriter)

@@ -68,7 +68,8 @@ def terminal():
 
 
 def test_lines_of_a_pipe_come_in_order_and_its_end_ends():
-    result = subprocess.run([sys.executable, '-c', READER, '60'], input='rest\nwhere?\n', capture_output=True, text=True)
+    result = subprocess.run([sys.executable, '-c', READER, '60'], input='rest\nwhere?\n', capture_output=True,
+                            text=True)
     assert result.stdout.splitlines() == ['Keyboard', 'got rest', 'got where?', 'ended']
 
 

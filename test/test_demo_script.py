@@ -46,8 +46,8 @@ def test_questions_of_the_policy_are_understood_with_their_answer():
 
 
 @pytest.mark.parametrize('text', [
-    'who are you', 'where is the red house', 'is the red cube heavier than the blue ball', 'how many elephants are there',
-    'what colour is the house', 'is the red cube left of the red cube', ''])
+    'who are you', 'where is the red house', 'is the red cube heavier than the blue ball',
+    'how many elephants are there', 'what colour is the house', 'is the red cube left of the red cube', ''])
 def test_other_questions_are_not(text):
     assert read_question(text, objects_of(3)) is None
 
