@@ -23,7 +23,7 @@ INTERRUPTED = 130  # what a shell gives for a process that SIGINT ended
 
 # Name -> (module, one-line help).
 SUBCOMMANDS = {
-    'demo': ('oxygen_ros.demo.main', 'tell and ask a simulated robot through all nodes, or play a bag, and show what they do'),
+    'demo': ('oxygen_ros.demo.main', 'run all nodes on a simulated robot that is told and asked things, or on a bag'),
     'up': ('oxygen_ros.up', 'start perception and inference, and replay with --bag (as the launch files do)'),
     'verify': ('oxygen_ros.verify.main', 'compare a model with golden vectors, through the engine and its cache'),
     'dataset': ('oxygen_ros.simulation.generate', 'make training frames in the simulator'),
@@ -38,6 +38,8 @@ SUBCOMMANDS = {
     'soak': ('oxygen_ros.nodes.soak', 'run the whole suite with faults at random, and tell what did not stay true'),
     'top': ('oxygen_ros.nodes.top', 'show a running suite live in the terminal'),
     'simulate': ('oxygen_ros.nodes.simulator', 'run the simulator node: a two-armed humanoid at a table'),
+    'hear': ('oxygen_ros.nodes.hear', 'run the node that understands spoken instructions and questions (optional)'),
+    'speak': ('oxygen_ros.nodes.speak', 'run the node that says texts with a voice (optional)'),
     'perception': ('oxygen_ros.nodes.perception', 'run the node that makes frames of camera images and joint states'),
     'inference': ('oxygen_ros.nodes.inference', 'run the node that acts, speaks and remembers'),
 }
