@@ -17,7 +17,7 @@ import torch
 
 from oxygen_ros.engine.kv_cache import UnifiedKVCache
 
-_cpu_flash = getattr(torch.ops.aten, '_scaled_dot_product_flash_attention_for_cpu', None)
+_cpu_flash = getattr(getattr(torch.ops.aten, '_scaled_dot_product_flash_attention_for_cpu', None), 'default', None)
 WASTE = 2  # places of a stretch of frames per branch on it, up to which one call is quicker than one per frame
 
 
@@ -197,8 +197,11 @@ def _attend_stretch(q: torch.Tensor, frame_k: torch.Tensor, frame_v: torch.Tenso
         q = q.index_select(0, stretch.take)
     frames, places = stretch.frames, stretch.places
     first, end, length = stretch.first, stretch.first + frames, stretch.length
+    keys, values = frame_k[first:end, :, :length], frame_v[first:end, :, :length]
+    if places == 1:
+        return attend(q, keys, values)
     stacked = q.reshape(frames, places, kv_heads, rows, head_dim).transpose(1, 2).reshape(
         frames, kv_heads, places * rows, head_dim)
-    out, lse = attend(stacked, frame_k[first:end, :, :length], frame_v[first:end, :, :length])
+    out, lse = attend(stacked, keys, values)
     return (out.unflatten(2, (places, rows)).transpose(1, 2).flatten(0, 1),
             lse.unflatten(2, (places, rows)).transpose(1, 2).flatten(0, 1))

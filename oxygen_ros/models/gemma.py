@@ -156,7 +156,7 @@ class GemmaDecoder(nn.Module):
         ragged = len(ids) < branches * width
         x = self.embed(ids)
         cos, sin = self.turn(positions, x.dtype)
-        put = torch.ops.aten.index_put_  # as pool[:, slot, :, place] = ..., at half the cost
+        put = torch.ops.aten.index_put_.default  # as pool[:, slot, :, place] = ..., at half the cost
         for number, layer in enumerate(self.layers):
             q, kv = layer.project(x, cos, sin)
             put(cache.branch_kv[number], (None, slot, None, place), kv)
