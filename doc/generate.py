@@ -25,6 +25,8 @@ NODES = {
     'inference': 'Frames in; actions, speech and memory out. A managed (lifecycle) node.',
     'replay': 'Plays a recording.',
     'record': 'Records topics, on machines without rosbag2.',
+    'hear': 'Understands spoken instructions and questions. Optional, see [Voice](../voice.md).',
+    'speak': 'Says texts with a voice. Optional, see [Voice](../voice.md).',
     'simulator': 'A two-armed humanoid at a table. Its subcommand is `oxygen_ros simulate`.',
 }
 GENERATED = '<!-- Made by doc/generate.py: change the source, then run it again. -->\n'

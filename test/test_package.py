@@ -23,8 +23,8 @@ CMAKE = (ROOT / 'CMakeLists.txt').read_text()
 INTERFACES = sorted([*ROOT.glob('msg/*.msg'), *ROOT.glob('srv/*.srv')])
 
 # Python packages whose project on PyPI has another name.
-PROJECTS = {'cv2': 'opencv-python-headless', 'PIL': 'pillow', 'prompt_toolkit': 'prompt-toolkit', 'pynvml': 'nvidia-ml-py',
-            'yaml': 'pyyaml'}
+PROJECTS = {'cv2': 'opencv-python-headless', 'espeakng_loader': 'espeakng-loader', 'PIL': 'pillow',
+            'prompt_toolkit': 'prompt-toolkit', 'pynvml': 'nvidia-ml-py', 'yaml': 'pyyaml'}
 # Not on PyPI: used where a ROS distribution has them.
 DISTRIBUTION_ONLY = {'cv_bridge', 'launch', 'launch_ros'}
 # Come with rclpy.
@@ -150,7 +150,7 @@ def test_configuration_file_is_a_mapping(path):
     assert isinstance(yaml.safe_load(path.read_text()), dict)
 
 
-@pytest.mark.parametrize('node', ['perception', 'inference', 'replay', 'simulator'])
+@pytest.mark.parametrize('node', ['perception', 'inference', 'replay', 'simulator', 'hear', 'speak'])
 def test_parameter_file_matches_the_node(node):
     """It names every parameter of the node but those that differ with each run, and the values are the defaults."""
     table = {parameter.name: parameter for parameter in importlib.import_module(f'oxygen_ros.nodes.{node}').PARAMETERS}
