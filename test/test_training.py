@@ -15,7 +15,9 @@ from oxygen_ros.models.registry import LoadOptions, load_model, read_model_file
 from oxygen_ros.robot.robot_file import load_robot
 from oxygen_ros.simulation.dataset import write_shard
 from oxygen_ros.training.batches import choose_frames, generator, pack
+from oxygen_ros.training.config import parse_config
 from oxygen_ros.training.export import export
+from oxygen_ros.training.losses import LossWeights
 from oxygen_ros.training.packed import NO_TARGET, PackedForward
 from oxygen_ros.training.run_folder import RunFolder
 from oxygen_ros.training.trainer import Trainer, learning_rate
@@ -138,6 +140,21 @@ def test_learning_rate_rises_and_falls_twice(dataset, tmp_path):
     rates = [learning_rate(config, step) for step in range(300)]
     assert np.argmax(rates[:100]) == 9 and 0.9 < max(rates[:100]) <= 1
     assert np.argmax(rates) == 109 and rates[99] < 0.02 and rates[299] < 0.04
+
+
+def test_late_steps_have_batches_and_losses_of_their_own(dataset, tmp_path):
+    config = write_files(tmp_path, vision_steps=2, steps=8, late_from=3)
+    late = replace(config, late_batch=replace(config.batch, all_cameras=1.0), late_loss=LossWeights(action=7.0))
+    assert parse_config(late.to_mapping(), 'recipe') == late
+    folder = RunFolder(tmp_path)
+    folder.begin(late)
+    learner = Trainer(late, dataset, folder)
+    seen = [learner.batch(step).packed.present.shape[1] for step in range(5, 10)]
+    assert seen == [len(CAMERAS)] * 5 and late.batch_at(4) == config.batch
+    assert [late.loss_at(step).action for step in (4, 5)] == [config.loss.action, 7.0]
+    assert config.loss_at(9) == config.loss and config.batch_at(9) == config.batch
+    with pytest.raises(ConfigError, match='late_batch has prefix_tokens'):
+        parse_config({**late.to_mapping(), 'late_batch': {'prefix_tokens': 3}}, 'recipe')
 
 
 def test_run_with_a_longer_cosine_changes_nothing_before_its_cool_down(tmp_path):

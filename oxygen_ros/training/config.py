@@ -29,6 +29,8 @@ class TrainingConfig:
     :param cosine_steps: length of that cosine when it is to be longer than `steps`; 0 takes `steps`.
     :param cool_down: last steps, in which the rate moreover falls in a straight line. With a longer cosine, the length
         of a run can be chosen while it runs: all steps before the cool-down stay the same.
+    :param late_from: of the steps of everything, the first one with `late_batch` and `late_loss` where they are given:
+        what a run is to care for more towards its end.
     :param vision_rate: peak of the steps of the vision tower alone.
     :param ema: decay of the averaged weights, which are what is evaluated and exported.
     :param save_every, evaluate_every: steps. :param evaluation_frames: held-out frames of an evaluation on the way.
@@ -42,6 +44,9 @@ class TrainingConfig:
     frames_per_step: float = 0.0
     batch: BatchSettings = field(default_factory=BatchSettings)
     loss: LossWeights = field(default_factory=LossWeights)
+    late_from: int = 0
+    late_batch: BatchSettings | None = None
+    late_loss: LossWeights | None = None
     vision_steps: int = 1500
     vision_frames: int = 64
     vision_rate: float = 1e-3
@@ -60,12 +65,26 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         for name in ('vision_steps', 'steps', 'cosine_steps', 'cool_down', 'data_frames', 'first_frames',
-                     'frames_per_step'):
+                     'frames_per_step', 'late_from'):
             if getattr(self, name) < 0:
                 raise ValueError(f'{name} {getattr(self, name)} must not be negative')
         for name in ('vision_frames', 'warm_up', 'save_every', 'evaluate_every', 'evaluation_frames'):
             if getattr(self, name) < 1:
                 raise ValueError(f'{name} {getattr(self, name)} must be at least 1')
+        if self.late_batch is not None and self.late_batch.prefix_tokens != self.batch.prefix_tokens:
+            raise ValueError(f'late_batch has prefix_tokens {self.late_batch.prefix_tokens}, batch '
+                             f'{self.batch.prefix_tokens}: they must be the same')
+
+    def batch_at(self, step: int) -> BatchSettings:
+        """Return how the batch of a step is made."""
+        return self.late_batch if self.late_batch is not None and self._late(step) else self.batch
+
+    def loss_at(self, step: int) -> LossWeights:
+        """Return the weights of the losses of a step."""
+        return self.late_loss if self.late_loss is not None and self._late(step) else self.loss
+
+    def _late(self, step: int) -> bool:
+        return step >= self.vision_steps + self.late_from
 
     def frames_at(self, step: int) -> int:
         """Return how many frames a step draws from."""
@@ -92,9 +111,10 @@ def parse_config(content: object, where: str) -> TrainingConfig:
     """Return the recipe in plain data; raises ConfigError as `read_config` does."""
     if not isinstance(content, Mapping):
         raise ConfigError(f'{where}: must be a mapping')
-    parts = {'batch': BatchSettings, 'loss': LossWeights}
+    parts = {'batch': BatchSettings, 'loss': LossWeights, 'late_batch': BatchSettings, 'late_loss': LossWeights}
     try:
-        return TrainingConfig(**{key: parts[key](**value) if key in parts else value for key, value in content.items()})
+        return TrainingConfig(**{key: parts[key](**value) if key in parts and value is not None else value
+                                 for key, value in content.items()})
     except (TypeError, ValueError) as error:
         raise ConfigError(f'{where}: {error}') from error
 

@@ -123,7 +123,7 @@ class Trainer:
             if alone:
                 loss, parts = patch_losses(self.forward, self.head, batch)
             else:
-                loss, parts = all_losses(self.forward, self.head, batch, self.config.loss)
+                loss, parts = all_losses(self.forward, self.head, batch, self.config.loss_at(self.state.step))
         rate = learning_rate(self.config, self.state.step)
         norm = self.state.update(loss, rate)
         return {**{name: float(value) for name, value in parts.items()}, 'gradient': norm, 'rate': rate}
@@ -131,7 +131,8 @@ class Trainer:
     def batch(self, step: int) -> TrainingBatch:
         """Return the batch of a step: the same whenever it is asked for."""
         config = self.config
-        settings, all_cameras = config.batch, shows_all_cameras(config.batch, config.seed, step)
+        settings = config.batch_at(step)
+        all_cameras = shows_all_cameras(settings, config.seed, step)
         if step < config.vision_steps:
             settings, all_cameras = replace(settings, frames=config.vision_frames), False
         indices = choose_frames(self._wait_for_frames(step), settings, config.seed, step)
