@@ -16,14 +16,14 @@ from small_policy import SIZES, small_config
 
 from oxygen_ros.cli import main
 from oxygen_ros.errors import ConfigError
-from oxygen_ros.nodes.inference_parameters import PARAMETERS as INFERENCE
-from oxygen_ros.nodes.perception_inputs import PARAMETERS as PERCEPTION
 from oxygen_ros.offline.settings import node_values, split_rules
 from oxygen_ros.offline.virtual_time import StageCosts, VirtualClock
+from oxygen_ros.perception.inputs import PARAMETERS as PERCEPTION
 from oxygen_ros.replay.bag import Bag
 from oxygen_ros.replay.bag_writer import BagWriter
 from oxygen_ros.replay.message_types import make, own_types, reader_of, type_store
 from oxygen_ros.replay.stamps import StampedTypes, read_stamp, write_stamp
+from oxygen_ros.tasks.parameters import PARAMETERS as INFERENCE
 
 DATA = Path(__file__).parent / 'data'
 G1 = DATA / 'bags' / 'g1_two_cameras'
@@ -93,7 +93,7 @@ def test_nothing_of_it_imports_ros():
               '    for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):\n'
               '        importlib.import_module(module.name)\n'
               'print([name for name in sys.modules if name.split(".")[0] in ("rclpy", "sensor_msgs", "std_msgs")'
-              ' or name.startswith("oxygen_ros.msg")])')
+              ' or name.startswith(("oxygen_ros.msg", "oxygen_ros.nodes"))])')
     done = subprocess.run([sys.executable, '-c', script], capture_output=True, text=True, cwd=Path(__file__).parents[1])
     assert done.stdout.strip() == '[]', done.stderr
 

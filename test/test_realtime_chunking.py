@@ -14,7 +14,6 @@ from oxygen_ros.errors import ConfigError
 from oxygen_ros.models.pi05 import Pi05Model
 from oxygen_ros.models.realtime_chunking import ChunkingMethod, GuidanceSchedule, PreviousChunk
 from oxygen_ros.models.registry import LoadOptions
-from oxygen_ros.nodes.inference_parameters import PARAMETERS, session_settings
 from oxygen_ros.observation import Observation
 from oxygen_ros.robot.joints import Joint
 from oxygen_ros.robot.layout import ActionMode, Layout
@@ -22,6 +21,7 @@ from oxygen_ros.robot.normalization import Statistics, StatisticsMode
 from oxygen_ros.robot.robot_file import Robot
 from oxygen_ros.tasks.action import ActionTask
 from oxygen_ros.tasks.continuation import ContinuationSettings, ContinuingModel
+from oxygen_ros.tasks.parameters import PARAMETERS, session_settings
 from oxygen_ros.tasks.session import Session, SessionSettings
 from oxygen_ros.verify.case import NumberTokenizer, read_case
 

@@ -14,9 +14,9 @@ from oxygen_ros.engine.requests import LONGEST_INSTRUCTION, TextRequest, instruc
 from oxygen_ros.errors import ConfigError
 from oxygen_ros.memory.store import MemoryStore
 from oxygen_ros.nodes.conversion import frame_to_msg, observation_from_msg
-from oxygen_ros.nodes.perception_inputs import PARAMETERS, read_inputs
 from oxygen_ros.nodes.remote_text import shown
 from oxygen_ros.observation import Observation
+from oxygen_ros.perception.inputs import PARAMETERS, read_inputs
 from oxygen_ros.perception.sync_options import MAX_CAMERAS
 from oxygen_ros.srv import QueryMemory, SetInstruction, Stop
 

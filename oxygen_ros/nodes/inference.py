@@ -32,7 +32,6 @@ from oxygen_ros.nodes.clock_watch import ClockWatch
 from oxygen_ros.nodes.conversion import observation_from_msg
 from oxygen_ros.nodes.inference_diagnostics import InferenceDiagnostics
 from oxygen_ros.nodes.inference_outputs import InferenceOutputs
-from oxygen_ros.nodes.inference_parameters import PARAMETERS, memory_keeper, session_settings
 from oxygen_ros.nodes.inference_services import InferenceServices
 from oxygen_ros.nodes.inference_status import InferenceStatus
 from oxygen_ros.nodes.inference_texts import InferenceTexts
@@ -47,6 +46,7 @@ from oxygen_ros.nodes.runner import add_node_arguments, run_node
 from oxygen_ros.nodes.task_timers import TaskTimers
 from oxygen_ros.nodes.transitions import do_all, logged
 from oxygen_ros.robot.joints import MissingJoint
+from oxygen_ros.tasks.parameters import PARAMETERS, memory_keeper, session_settings
 from oxygen_ros.tasks.session import Session
 
 PATIENT, QUICK = 5.0, 0.5  # seconds to wait for a thread: while the node lives on, and when the process ends

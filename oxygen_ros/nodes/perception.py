@@ -34,11 +34,11 @@ from oxygen_ros.nodes.input import Input
 from oxygen_ros.nodes.input_report import InputReport
 from oxygen_ros.nodes.joint_state_reader import JointStateReader
 from oxygen_ros.nodes.parameters import declare_parameters
-from oxygen_ros.nodes.perception_inputs import PARAMETERS, CameraInput, read_inputs
 from oxygen_ros.nodes.pixel_bridge import PixelBridge
 from oxygen_ros.nodes.polled_subscription import PolledSubscription
 from oxygen_ros.nodes.runner import add_node_arguments, run_node
 from oxygen_ros.perception.images import ImageError
+from oxygen_ros.perception.inputs import PARAMETERS, CameraInput, read_inputs
 from oxygen_ros.perception.joint_merger import JointMerger
 from oxygen_ros.perception.resize import resize_with_pad
 from oxygen_ros.perception.sources import VideoSource

@@ -11,9 +11,9 @@ import numpy as np
 
 from oxygen_ros.errors import BagError, ConfigError
 from oxygen_ros.memory.entry import Pose
-from oxygen_ros.nodes.perception_inputs import CameraInput, PerceptionInputs
 from oxygen_ros.perception.compressed import check_compressed, decode_compressed
 from oxygen_ros.perception.images import ImageError, check_raw, decode_raw
+from oxygen_ros.perception.inputs import CameraInput, PerceptionInputs
 from oxygen_ros.perception.joint_merger import JointMerger
 from oxygen_ros.perception.resize import resize_with_pad
 from oxygen_ros.perception.sync_options import MissingPolicy

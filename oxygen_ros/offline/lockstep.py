@@ -25,10 +25,10 @@ from oxygen_ros.engine.requests import (
 )
 from oxygen_ros.memory.keeper import MemoryKeeper
 from oxygen_ros.models.prompt_context import ContextKind
-from oxygen_ros.nodes.perception_inputs import PerceptionInputs
 from oxygen_ros.offline.inputs import OfflineInputs
 from oxygen_ros.offline.outputs import OfflineOutputs
 from oxygen_ros.offline.virtual_time import SECOND, CostedModel, StageCosts, VirtualClock
+from oxygen_ros.perception.inputs import PerceptionInputs
 from oxygen_ros.replay.bag import Bag
 from oxygen_ros.replay.player import Player, Scheduled, Timing
 from oxygen_ros.robot.joints import MissingJoint

@@ -17,19 +17,20 @@ from typing import Any
 import torch
 
 from oxygen_ros.errors import ConfigError
-from oxygen_ros.nodes import inference_parameters, perception_inputs
 from oxygen_ros.offline.lockstep import Lockstep
 from oxygen_ros.offline.outputs import OfflineOutputs
 from oxygen_ros.offline.picture import draw
 from oxygen_ros.offline.report import NOTHING, build_report
 from oxygen_ros.offline.settings import node_values, split_rules
 from oxygen_ros.offline.virtual_time import StageCosts
+from oxygen_ros.perception import inputs as perception
 from oxygen_ros.replay.bag import Bag
 from oxygen_ros.replay.bag_writer import BagWriter
 from oxygen_ros.replay.player import Order, Scheduled, Timing
 from oxygen_ros.replay.selection import parse_remaps
+from oxygen_ros.tasks import parameters as inference
 
-TABLES = {'inference': inference_parameters.PARAMETERS, 'perception': perception_inputs.PARAMETERS}
+TABLES = {'inference': inference.PARAMETERS, 'perception': perception.PARAMETERS}
 SHORT = {'model': 'model', 'checkpoint': 'checkpoint', 'robot': 'robot', 'seed': 'seed', 'instruction': 'instruction',
          'action_rate': 'action.rate', 'speech_rate': 'speech.rate', 'memory_rate': 'memory.rate'}
 # What has no meaning here: names of files of the live node, and what belongs to its process.
@@ -74,8 +75,8 @@ def main(arguments: argparse.Namespace) -> int:
                                  if (value := getattr(arguments, option)) is not None)]
     split = split_rules(rules, TABLES)
     values = {node: node_values(node, table, arguments.params_file, split[node]) for node, table in TABLES.items()}
-    config = perception_inputs.read_inputs(values['perception'])
-    settings = inference_parameters.session_settings(values['inference'])
+    config = perception.read_inputs(values['perception'])
+    settings = inference.session_settings(values['inference'])
     costs = StageCosts.parse(arguments.stage_costs)
     timing = Timing(start_offset=arguments.start_offset, duration=arguments.duration, restamp=True,
                     order=Order(arguments.order))
@@ -88,7 +89,7 @@ def main(arguments: argparse.Namespace) -> int:
         with _new_results(out) as folder:
             memory_values = {**values['inference'], 'memory.path': str(folder / 'memory.db')}
             with BagWriter(folder / 'bag') as writer, closing(
-                    inference_parameters.memory_keeper(memory_values, _note)) as memory:
+                    inference.memory_keeper(memory_values, _note)) as memory:
                 outputs = OfflineOutputs(writer, arguments.with_frames)
                 copier = _Copier(writer) if arguments.with_inputs else None
                 run = Lockstep(bag, timing, parse_remaps(arguments.remap), config, values['perception'],
