@@ -6,6 +6,7 @@ Threads: as for `Record`; whoever calls holds its lock.
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -104,10 +105,10 @@ class Ledger:
 
         :param since: real seconds.
         """
-        times = [moment for moment in self._clock if moment[0] >= since]
-        if len(times) < 2:
+        first = bisect.bisect_left(self._clock, (since, 0))
+        if len(self._clock) - first < 2:
             return 1.0
-        (begin, begin_ns), (end, end_ns) = times[0], times[-1]
+        (begin, begin_ns), (end, end_ns) = self._clock[first], self._clock[-1]
         return (end_ns - begin_ns) / NANOSECONDS / max(end - begin, 1e-9)
 
     # -- what people do ----------------------------------------------------------------------------------------------

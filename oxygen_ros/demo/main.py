@@ -114,7 +114,7 @@ def _conclude(run: DemoRun, console: Console, record: Record, end: float, starte
         return 1
     trace = load_trace(settings.trace) if settings.trace.exists() else Trace((), (), ())
     summary: dict[str, Any] = summarise(
-        Measured(record, trace, end, run.speed(record), run.stopped), settings.described)
+        Measured(record, trace, end, run.speed(record.chunks[0]), run.stopped), settings.described)
     title = f'{summary["model"]} ({summary["weights"]}), {summary["mode"]}'
     if not draw_timeline(trace, settings.timeline, title):
         problems.append(f'the trace {settings.trace} holds no action cycle')

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from oxygen_ros.demo.record import Record
+from oxygen_ros.demo.record import RATE_WINDOW, Record
 from oxygen_ros.demo.settings import Settings
 from oxygen_ros.demo.summary import failures
 from oxygen_ros.demo.view import RANDOM_WEIGHTS, Show, plain_line, render
@@ -84,8 +84,8 @@ class DemoRun:
         """Return what should have happened and did not, one line each; see `summary.failures`."""
         return failures(record, end)
 
-    def speed(self, record: Record) -> float:
-        """Return how quick the time of the nodes went, 1 being real time."""
+    def speed(self, since: float) -> float:
+        """Return how quick the time of the nodes went since a moment of `time.monotonic`, 1 being real time."""
         return 1.0
 
     @property
@@ -158,8 +158,9 @@ class DemoRun:
             self._console.print(plain_line(record, show), markup=False, highlight=False, soft_wrap=True)
 
     def _show_of(self, record: Record) -> Show:
-        return Show(f'oxygen_ros demo: {self._settings.title}', self._settings.duration, time.monotonic(),
-                    '' if record.chunks else self._doing())
+        now = time.monotonic()
+        return Show(f'oxygen_ros demo: {self._settings.title}', self._settings.duration, now,
+                    '' if record.chunks else self._doing(), self.speed(now - RATE_WINDOW))
 
     def _doing(self) -> str:
         lines = _tail(self._settings.log('inference'), 1)

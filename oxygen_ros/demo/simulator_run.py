@@ -22,7 +22,7 @@ from oxygen_ros.demo.film import Film
 from oxygen_ros.demo.keyboard import open_keyboard
 from oxygen_ros.demo.ledger import NANOSECONDS, Ledger
 from oxygen_ros.demo.lines import HELP, Wish, read_line
-from oxygen_ros.demo.record import Record, live_rate
+from oxygen_ros.demo.record import Record
 from oxygen_ros.demo.run import DemoFailed, DemoRun, Interrupted
 from oxygen_ros.demo.script import Part, write_script
 from oxygen_ros.demo.simulator_settings import INSTRUCTION, RATE, SimulatorSettings
@@ -88,9 +88,9 @@ class SimulatorRun(DemoRun):
             return super().failures(record, end)
         return outages(record, end) if self._lasted >= SHORTEST else []
 
-    def speed(self, record: Record) -> float:
-        """Return how quick simulated time went, 1 being real time."""
-        return self.ledger.speed(record.chunks[0])
+    def speed(self, since: float) -> float:
+        """Return how quick simulated time went since a moment of `time.monotonic`, 1 being real time."""
+        return self.ledger.speed(since)
 
     @property
     def stopped(self) -> bool:
@@ -105,7 +105,8 @@ class SimulatorRun(DemoRun):
         warning = RANDOM_WEIGHTS if is_random(record) else ''
         subtitles = Subtitles([line for line in title if line], warning, self.began_ns)
         video = self.film.write(settings.output, self.ledger.events, subtitles, self.began_ns)
-        return {**verdicts_of(self.ledger, self.began_ns), 'simulated_time_speed': round(self.speed(record), 3),
+        return {**verdicts_of(self.ledger, self.began_ns),
+                'simulated_time_speed': round(self.speed(record.chunks[0]), 3),
                 'video': video.to_dict() if video is not None else None}
 
     @property
@@ -221,8 +222,8 @@ class SimulatorRun(DemoRun):
             status, told = record.status, self.ledger.told[-1] if self.ledger.told else None
             said = next((event for event in reversed(self.ledger.events) if event.kind is Kind.SAID), None)
             open_answers = [text.text for text in record.texts.values() if text.task == 'answer' and not text.finish]
-            now = time.monotonic()
-            lines = [f'{self._lasted:5.1f} s  actions {live_rate(record.chunks, now):.1f} of '
+            show = self._show_of(record)
+            lines = [f'{self._lasted:5.1f} s  actions {show.rate(record.chunks):.1f} of '
                      f'{status.action_rate_set:.1f} Hz, {status.deadline_misses} late, '
                      f'{status.tokens_per_second:.0f} tokens/s, {record.note_messages} notes'
                      + (f'  *** {RANDOM_WEIGHTS} ***' if is_random(record) else '')]

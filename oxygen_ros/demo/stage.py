@@ -37,7 +37,8 @@ def render_stage(record: Record, ledger: Ledger, picture: np.ndarray | None, sho
     columns = Table.grid(expand=True)
     columns.add_column(ratio=2)
     columns.add_column(ratio=3)
-    left: list[RenderableType] = [Panel(figures(record, show.now), title='engine')]
+    speed = f'time {show.speed:.2f}× as quick as real'
+    left: list[RenderableType] = [Panel(figures(record, show), title='engine', subtitle=speed)]
     if picture is not None:
         left.insert(0, blocks(picture, COLUMNS))
     lines = [event_line(event) for event in _shown(ledger.events[-LOOKED_AT:])[-SHOWN_EVENTS:]]

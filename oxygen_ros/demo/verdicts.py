@@ -59,11 +59,12 @@ def verdict_rows(summary: dict[str, Any]) -> list[tuple[str, str, Verdict]]:
     rows.append(('simulated time', f'{summary["simulated_seconds"]:.1f} s, {summary["simulated_time_speed"]:.2f} times '
                                    'as quick as real time', Verdict.OPEN))
     tally = summary['tally']
-    for name, key in (('answers', 'answers'), ('spoken lines', 'spoken_lines'), ('facts of notes', 'facts_of_notes'),
-                      ('recalled', 'recalled')):
+    for name, key in (('instructions', 'instructions'), ('answers', 'answers'), ('spoken lines', 'spoken_lines'),
+                      ('facts of notes', 'facts_of_notes'), ('recalled', 'recalled')):
         true, count = tally[key]
         if count:
-            rows.append((name, f'{true} of {count} true', Verdict.TRUE if true == count else Verdict.FALSE))
+            verdict = Verdict.TRUE if true == count else Verdict.OPEN
+            rows.append((name, f'{true} of {count} as they should be', verdict))
     return rows
 
 

@@ -27,12 +27,18 @@ class Show:
 
     :param title: what runs. :param duration: seconds that are measured.
     :param now: this moment. :param doing: the last line of a node's log while it sets up.
+    :param speed: of the time of the nodes lately; their rates are per second of that.
     """
 
     title: str
     duration: float
     now: float
     doing: str = ''
+    speed: float = 1.0
+
+    def rate(self, times: list[float]) -> float:
+        """Return events per second of the nodes' time lately."""
+        return live_rate(times, self.now) / self.speed
 
 
 def render(record: Record, show: Show) -> RenderableType:
@@ -46,7 +52,7 @@ def render(record: Record, show: Show) -> RenderableType:
     columns = Table.grid(expand=True)
     columns.add_column(ratio=2)
     columns.add_column(ratio=3)
-    columns.add_row(Panel(figures(record, show.now), title='engine'),
+    columns.add_row(Panel(figures(record, show), title='engine'),
                     Panel(_words(record), title='texts', subtitle=RANDOM_WEIGHTS if is_random(record) else None))
     elapsed = min(show.now - record.chunks[0], show.duration)
     bar = Table.grid(expand=True)
@@ -63,7 +69,7 @@ def plain_line(record: Record, show: Show) -> str:
     if not record.chunks or status is None:
         waiting = next((each.value for each in Milestone if each not in record.reached), 'status')
         return f'{since} waiting for: {waiting}' + (f' ({show.doing})' if show.doing else '')
-    line = (f'{since} actions {live_rate(record.chunks, show.now):.2f}/{status.action_rate_set:.2f} Hz, '
+    line = (f'{since} actions {show.rate(record.chunks):.2f}/{status.action_rate_set:.2f} Hz, '
             f'cycle {status.cycle_ms:.1f} ms, lateness p99 {status.lateness_p99_ms:+.1f} ms, '
             f'{status.tokens_per_second:.0f} tokens/s, {status.running_branches} texts running, '
             f'KV {status.kv_bytes / MEBIBYTE:.1f} MiB')
@@ -92,20 +98,20 @@ def progress(record: Record, show: Show) -> RenderableType:
     return Panel(Group(table, Styled(show.doing, style='dim', overflow='ellipsis', no_wrap=True)), title='setting up')
 
 
-def figures(record: Record, now: float) -> Table:
+def figures(record: Record, show: Show) -> Table:
     """Show what the engine does."""
     status = record.status
     table = Table.grid(padding=(0, 1))
     table.add_column(style='dim')
     table.add_column()
-    table.add_row('actions', f'{live_rate(record.chunks, now):.2f} of {status.action_rate_set:.2f} Hz')
+    table.add_row('actions', f'{show.rate(record.chunks):.2f} of {status.action_rate_set:.2f} Hz')
     table.add_row('cycle', f'{status.cycle_ms:.1f} ms')
     table.add_row('lateness', f'{status.lateness_p50_ms:+.0f}, p99 {status.lateness_p99_ms:+.0f} ms')
     table.add_row('missed', f'{status.deadline_misses} deadlines')
     table.add_row('text', f'{status.tokens_per_second:.0f} tokens/s')
     table.add_row('branches', f'{status.running_branches} run, {status.waiting_requests} wait')
     table.add_row('KV', f'{status.kv_bytes / MEBIBYTE:.1f} MiB, peak {status.kv_bytes_peak / MEBIBYTE:.1f}')
-    table.add_row('commands', f'{live_rate(record.commands, now):.1f} Hz')
+    table.add_row('commands', f'{show.rate(record.commands):.1f} Hz')
     return table
 
 
