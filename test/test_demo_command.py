@@ -33,7 +33,8 @@ def settings(tmp_path, **changes):
 
 @pytest.mark.parametrize('words, named', [
     (['--bag', 'no_such_bag'], 'no_such_bag'), (['--bag', '--model', 'no_such_model'], 'no_such_model'),
-    (['--bag', '--robot', 'no_such_robot'], 'no_such_robot'), (['--bag', '--duration', '1'], 'duration 1')])
+    (['--bag', '--robot', 'no_such_robot'], 'no_such_robot'), (['--bag', '--duration', '1'], 'duration 1'),
+    (['--bag', '--interactive'], '--interactive')])
 def test_a_wrong_argument_is_one_line_and_exit_code_2(words, named, tmp_path):
     process = demo(*words, '--output', str(tmp_path / 'out'))
     out, err = process.communicate(timeout=60)

@@ -113,6 +113,21 @@ def test_lines_and_notes_are_judged_by_the_stamp_of_their_frame(ros_graph, monit
     assert events_of(monitor, Kind.NOTED) == [('red cube near left', Verdict.TRUE), ('nothing', Verdict.FALSE)]
 
 
+def test_what_others_tell_and_ask_aloud_is_judged_too(ros_graph, monitor, stand_in):
+    publish = {topic: ros_graph.node.create_publisher(String, topic, 10) for topic in ('heard', 'instruction')}
+    assert ros_graph.spin_until(lambda: all(publisher.get_subscription_count() for publisher in publish.values()))
+    for text in ('go to the red cube', 'stop', 'where is the red cube'):
+        publish['heard'].publish(String(data=text))
+    publish['instruction'].publish(String(data='go to the red cube'))
+    assert ros_graph.spin_until(lambda: monitor._utterances and events_of(monitor, Kind.TOLD))
+    stand_in.speech.publish(TextChunk(header=stand_in.header, request_id=12, task='answer', conversation='utterance',
+                                      delta='far left', finish_reason=TextChunk.STOP))
+    assert ros_graph.spin_until(lambda: events_of(monitor, Kind.ANSWERED))
+    assert events_of(monitor, Kind.TOLD) == [('go to the red cube', Verdict.OPEN)]
+    assert events_of(monitor, Kind.ASKED) == [('where is the red cube', Verdict.OPEN)]
+    assert events_of(monitor, Kind.ANSWERED) == [('far left', Verdict.FALSE)]
+
+
 def test_instructions_stops_and_memory_become_events(ros_graph, monitor, stand_in):
     monitor.act(Step(0.0, Act.INSTRUCT, 'go to the red cube'))
     assert ros_graph.spin_until(lambda: events_of(monitor, Kind.TOLD))

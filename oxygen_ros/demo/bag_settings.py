@@ -67,8 +67,11 @@ def check_bag_settings(arguments: argparse.Namespace) -> BagSettings:
     """
     Return the settings of a command line.
 
-    :raises OxygenError: the bag cannot be read or lacks an input of the robot, or the model or robot is unknown.
+    :raises OxygenError: the bag cannot be read or lacks an input of the robot, the model or robot is unknown, or a
+        person shall talk to it.
     """
+    if arguments.interactive:
+        raise ConfigError('--interactive needs the simulator: leave out --bag')
     model, robot_name = arguments.model or MODEL, arguments.robot or ROBOT
     config_file('models', model)
     robot = load_robot(robot_name)

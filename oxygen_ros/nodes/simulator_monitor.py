@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import time
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -19,16 +20,19 @@ from std_msgs.msg import String
 
 from oxygen_ros.demo.film import Film
 from oxygen_ros.demo.ledger import Ledger
+from oxygen_ros.demo.lines import Wish, read_line
 from oxygen_ros.demo.record import Instruction, Question, Record, Text
 from oxygen_ros.msg import MemoryEntry, TextChunk
 from oxygen_ros.nodes.conversion import time_from_msg
 from oxygen_ros.nodes.demo_monitor import QUEUE, DemoMonitor
 from oxygen_ros.robot.robot_file import load_robot
+from oxygen_ros.simulation.language import read_instruction
 from oxygen_ros.simulation.objects import TableObject
 from oxygen_ros.simulation.robot_model import CAMERAS
 from oxygen_ros.simulation.simulation import Truth
 from oxygen_ros.srv import QueryMemory, Stop
 
+UTTERANCES = 'utterance'  # conversation of those who speak to the robot; see TextChunk.conversation
 RECALLED = 3  # entries of an answer from memory
 
 
@@ -43,6 +47,7 @@ class SimulatorMonitor(DemoMonitor):
         super().__init__(record, nodes)
         self._ledger, self._film = ledger, film
         self._questions: dict[int, tuple[int, Question]] = {}  # request -> number of the question, question
+        self._utterances: deque[str] = deque(maxlen=8)  # what others have asked aloud
 
     @property
     def services_ready(self) -> bool:
@@ -71,6 +76,9 @@ class SimulatorMonitor(DemoMonitor):
         super()._open(node)
         self._stop_client = node.create_client(Stop, 'stop')
         node.create_subscription(String, 'truth', self._take_truth, QUEUE)
+        node.create_subscription(String, 'instruction', self._take_instruction, QUEUE)
+        for topic in ('utterance', 'heard'):  # the latter from the node `hear`
+            node.create_subscription(String, topic, self._take_utterance, QUEUE)
         node.create_subscription(Image, 'view', self._take_view, qos_profile_sensor_data)
         topics = load_robot('openarm').cameras
         for camera in CAMERAS:
@@ -81,6 +89,17 @@ class SimulatorMonitor(DemoMonitor):
         stamp_ns, truth = truth_from_dict(json.loads(message.data))
         with self.record.lock:
             self._ledger.take_truth(stamp_ns, truth, time.monotonic())
+
+    def _take_instruction(self, message: String) -> None:
+        """Others, such as the node `hear`, tell the robot what to do."""
+        with self.record.lock:
+            self._ledger.instructed(message.data)
+
+    def _take_utterance(self, message: String) -> None:
+        """Others talk to the robot. What is an instruction comes on its own topic as well."""
+        if read_line(message.data).wish is not Wish.STOP and not read_instruction(message.data)[0]:
+            with self.record.lock:
+                self._utterances.append(message.data)
 
     def _take_view(self, message: Image) -> None:
         self._film.view(time_from_msg(message.header.stamp), _pixels(message))
@@ -94,6 +113,8 @@ class SimulatorMonitor(DemoMonitor):
         if text.finish and text.task == 'speech':
             self._ledger.said(text.text.strip(), text.finish, text.stamp_ns)
         elif text.finish and text.task == 'answer':
+            if message.conversation == UTTERANCES and self._utterances:
+                self._answered_aloud(text, self._utterances.popleft())
             self._answered(text)
 
     def _take_note(self, message: MemoryEntry, now: float) -> None:
@@ -120,6 +141,10 @@ class SimulatorMonitor(DemoMonitor):
         if text.request_id in self._questions:
             number, question = self._questions.pop(text.request_id)
             self._ledger.answered(number, question.question, text.text.strip(), text.finish, text.stamp_ns)
+
+    def _answered_aloud(self, text: Text, question: str) -> None:
+        """An answer to an utterance has ended."""
+        self._ledger.answered(self._ledger.asked(question), question, text.text.strip(), text.finish, text.stamp_ns)
 
 
 def truth_from_dict(values: dict[str, Any]) -> tuple[int, Truth]:
