@@ -354,17 +354,17 @@ def test_memory_is_bounded():
     sync = make('a', 'b', queue=4)
     for milliseconds in range(1000):
         feed(sync, 'a', milliseconds)
-    assert len(sync._waiting['a']) == 4
+    assert len(sync._queues['a'].waiting) == 4
 
 
 def test_large_pictures_are_bounded_by_their_bytes_and_one_is_always_kept():
     sync = make('a', 'b', queue_bytes=1000)
     for milliseconds in range(10):
         sync.add_image('a', at(milliseconds), at(milliseconds), picture, size=400)
-    assert [item.stamp_ns for item in sync._waiting['a']] == [at(7), at(8), at(9)]
+    assert [item.stamp_ns for item in sync._queues['a'].waiting] == [at(7), at(8), at(9)]
     sync.add_image('a', at(10), at(10), picture, size=10**9)  # the newest may be any size that it came in
     sync.add_image('a', at(11), at(11), picture, size=400)
-    assert [item.stamp_ns for item in sync._waiting['a']] == [at(11)]
+    assert [item.stamp_ns for item in sync._queues['a'].waiting] == [at(11)]
     assert sync.counters['a'][SyncEvent.SKIPPED] == 11
 
 

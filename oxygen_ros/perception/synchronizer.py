@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from oxygen_ros.observation import Observation
+from oxygen_ros.perception.camera_queue import CameraQueue
 from oxygen_ros.perception.images import ImageError, ImageFault
 from oxygen_ros.perception.joint_merger import JointMerger, JointSnapshot
 from oxygen_ros.perception.pairing import Picture, PictureSet, complete, newest_set
@@ -46,20 +47,33 @@ class FrameSynchronizer:
         self.joints = joints
         self.options = options or SyncOptions()
         self._pool = pool
-        self.counters: dict[str, Counter[SyncEvent]] = {
-            name: Counter() for name in (*(camera.name for camera in cameras), JOINTS)}
-        self.faults: dict[str, Counter[ImageFault]] = {camera.name: Counter() for camera in cameras}
-        self.last_fault: dict[str, str] = {}  # input -> text of the last fault
+        self._queues = {camera.name: CameraQueue(camera, self.options) for camera in cameras}
+        self._joint_counters: Counter[SyncEvent] = Counter()
+        self._joint_fault = ''
         self._period_ns = round(1e9 / self.options.rate_hz) if self.options.rate_hz else 0
         self._number = 0
         self.clear()
 
+    @property
+    def counters(self) -> dict[str, Counter[SyncEvent]]:
+        """Camera name, or JOINTS -> what became of its messages."""
+        return {**{name: queue.counters for name, queue in self._queues.items()}, JOINTS: self._joint_counters}
+
+    @property
+    def faults(self) -> dict[str, Counter[ImageFault]]:
+        """Camera name -> why its pictures were unusable."""
+        return {name: queue.faults for name, queue in self._queues.items()}
+
+    @property
+    def last_fault(self) -> dict[str, str]:
+        """Camera name, or JOINTS -> text of the last fault, of those that had one."""
+        texts = {**{name: queue.last_fault for name, queue in self._queues.items()}, JOINTS: self._joint_fault}
+        return {name: text for name, text in texts.items() if text}
+
     def clear(self) -> None:
         """Forget all pictures and joint states (the clock jumped). Counters and frame numbers go on."""
-        names = [camera.name for camera in self.cameras]
-        self._waiting: dict[str, list[Picture]] = {name: [] for name in names}  # by stamp, newer than the last used
-        self._last: dict[str, Picture | None] = dict.fromkeys(names)            # last used
-        self._arrival_ns: dict[str, int | None] = dict.fromkeys(names)
+        for queue in self._queues.values():
+            queue.clear()
         self._frame_stamp_ns = 0
         self._due_ns = 0
         self._early: Picture | None = None  # the newest picture, if it is worth decoding before its frame is complete
@@ -77,54 +91,40 @@ class FrameSynchronizer:
         :param size: bytes that `decode` keeps in memory.
         :return: RECEIVED if it waits for its frame now, otherwise why not.
         """
-        counters = self.counters[camera]
-        counters[SyncEvent.RECEIVED] += 1
-        stamp_ns, refused = self._stamp(camera, stamp_ns, now_ns)
-        if refused is None:
-            waiting, last = self._waiting[camera], self._last[camera]
-            newest = waiting[-1] if waiting else last
-            if newest is not None and stamp_ns < newest.stamp_ns - self.options.restart_ns:
-                counters[SyncEvent.RESTART] += 1
-                self.clear()
-                waiting, last = self._waiting[camera], None
-            if last is not None and stamp_ns <= last.stamp_ns:
-                refused = SyncEvent.DUPLICATE if stamp_ns == last.stamp_ns else SyncEvent.LATE
-            elif any(picture.stamp_ns == stamp_ns for picture in waiting):
-                refused = SyncEvent.DUPLICATE
+        queue = self._queues[camera]
+        queue.counters[SyncEvent.RECEIVED] += 1
+        stamp_ns, refused = self._stamp(queue.counters, stamp_ns, now_ns)
+        if refused is None and queue.went_back(stamp_ns):
+            queue.counters[SyncEvent.RESTART] += 1
+            self.clear()
+        refused = refused or queue.why_not(stamp_ns)
         if refused is not None:
-            counters[refused] += 1
+            queue.counters[refused] += 1
             return refused
-        self._arrival_ns[camera] = now_ns
         picture = Picture(camera, stamp_ns, tf_frame, decode, size)
-        waiting.append(picture)
-        waiting.sort(key=lambda other: other.stamp_ns)
-        while len(waiting) > self.options.queue or len(waiting) > 1 and sum(
-                other.size for other in waiting[:-1]) > self.options.queue_bytes:
-            counters[SyncEvent.SKIPPED] += 1
-            del waiting[0]
+        queue.add(picture, now_ns)
         if self._is_likely_next(picture, now_ns):
             self._early = picture
         return SyncEvent.RECEIVED
 
     def refuse_image(self, camera: str, error: ImageError) -> None:
         """Count a picture that is seen to be unusable on arrival."""
-        self.counters[camera][SyncEvent.RECEIVED] += 1
-        self._count_fault(camera, error)
+        self._queues[camera].counters[SyncEvent.RECEIVED] += 1
+        self._queues[camera].count_fault(error)
 
     def refuse_joints(self, text: str) -> None:
         """Count a joint state that cannot be read; the text says why."""
-        self.counters[JOINTS][SyncEvent.RECEIVED] += 1
-        self.counters[JOINTS][SyncEvent.UNUSABLE] += 1
-        self.last_fault[JOINTS] = text
+        self._joint_counters[SyncEvent.RECEIVED] += 1
+        self._joint_counters[SyncEvent.UNUSABLE] += 1
+        self._joint_fault = text
 
     def add_joints(self, names: Sequence[str], positions: Sequence[float], velocities: Sequence[float],
                    stamp_ns: int, now_ns: int) -> SyncEvent:
         """Take a joint state; arguments as `JointMerger.add`. Returns RECEIVED, or why it was refused."""
-        counters = self.counters[JOINTS]
-        counters[SyncEvent.RECEIVED] += 1
-        stamp_ns, refused = self._stamp(JOINTS, stamp_ns, now_ns)
+        self._joint_counters[SyncEvent.RECEIVED] += 1
+        stamp_ns, refused = self._stamp(self._joint_counters, stamp_ns, now_ns)
         if refused is not None:
-            counters[refused] += 1
+            self._joint_counters[refused] += 1
             return refused
         self.joints.add(names, positions, velocities, stamp_ns)
         return SyncEvent.RECEIVED
@@ -154,7 +154,7 @@ class FrameSynchronizer:
             to_decode = [picture for picture in pictures.values() if not picture.started]
             for number, picture in enumerate(to_decode, start=1):
                 picture.start(self._pool if number < len(to_decode) else None)  # the last one here: no thread to wake
-            usable = [self._is_usable(picture) for picture in pictures.values()]
+            usable = [self._queues[picture.camera].is_usable(picture) for picture in pictures.values()]
             if all(usable):
                 break  # otherwise the bad ones have left their queues: look for a set without them
         self._consume(pictures, SyncEvent.USED)
@@ -172,10 +172,10 @@ class FrameSynchronizer:
 
     def stamp_gap_ns(self) -> int:
         """Return newest minus oldest of the newest stamps of all cameras that wait; 0 with less than two."""
-        newest = [waiting[-1].stamp_ns for waiting in self._waiting.values() if waiting]
+        newest = [queue.waiting[-1].stamp_ns for queue in self._queues.values() if queue.waiting]
         return max(newest) - min(newest) if len(newest) > 1 else 0
 
-    def _stamp(self, name: str, stamp_ns: int, now_ns: int) -> tuple[int, SyncEvent | None]:
+    def _stamp(self, counters: Counter[SyncEvent], stamp_ns: int, now_ns: int) -> tuple[int, SyncEvent | None]:
         """Return the time a message counts as taken at, and why it is refused if it is."""
         if now_ns <= 0:
             return stamp_ns, SyncEvent.NO_CLOCK
@@ -184,7 +184,7 @@ class FrameSynchronizer:
         if stamp_ns <= 0:
             if self.options.stamps is StampPolicy.HEADER:
                 return stamp_ns, SyncEvent.ZERO_STAMP
-            self.counters[name][SyncEvent.RECEIVE_TIME] += 1
+            counters[SyncEvent.RECEIVE_TIME] += 1
             return now_ns, None
         return stamp_ns, SyncEvent.FUTURE if stamp_ns > now_ns + self.options.future_ns else None
 
@@ -197,41 +197,22 @@ class FrameSynchronizer:
         """
         return stamp_ns >= self._due_ns - self._period_ns // 2
 
-    def _is_alive(self, name: str, now_ns: int) -> bool:
-        arrival_ns = self._arrival_ns[name]
-        return arrival_ns is not None and now_ns - arrival_ns <= self.options.alive_ns
-
     def _is_likely_next(self, picture: Picture, now_ns: int) -> bool:
         """Tell whether a new picture will most likely be part of the next frame; at most one of a camera at a time."""
-        waiting = self._waiting[picture.camera]
+        waiting = self._queues[picture.camera].waiting
         return (waiting[-1] is picture and self._is_due(picture.stamp_ns)
                 and not any(other.started for other in waiting)
-                and all(self._is_alive(camera.name, now_ns) for camera in self.cameras
-                        if camera.missing is MissingPolicy.REQUIRED))
-
-    def _is_usable(self, picture: Picture) -> bool:
-        """Wait for a picture that is being decoded; if that fails it is counted and leaves the queue."""
-        try:
-            picture.pixels()
-            return True
-        except ImageError as error:
-            self._count_fault(picture.camera, error)
-            self._waiting[picture.camera].remove(picture)
-            return False
-
-    def _count_fault(self, camera: str, error: ImageError) -> None:
-        self.counters[camera][SyncEvent.UNUSABLE] += 1
-        self.faults[camera][error.fault] += 1
-        self.last_fault[camera] = str(error)
+                and all(queue.is_alive(now_ns) for queue in self._queues.values()
+                        if queue.camera.missing is MissingPolicy.REQUIRED))
 
     def _choose(self, now_ns: int) -> PictureSet:
         """Return the pictures of the next frame by camera, empty if there is none yet."""
+        waiting = {name: queue.waiting for name, queue in self._queues.items()}
         required = [camera.name for camera in self.cameras if camera.missing is MissingPolicy.REQUIRED]
-        expected = [camera.name for camera in self.cameras
-                    if camera.name in required or self._is_alive(camera.name, now_ns)]
-        chosen = newest_set(self._waiting, expected, self.options.slop_ns)
+        expected = [name for name, queue in self._queues.items() if name in required or queue.is_alive(now_ns)]
+        chosen = newest_set(waiting, expected, self.options.slop_ns)
         if not chosen:
-            core = newest_set(self._waiting, required, self.options.slop_ns) if required else self._newest_picture()
+            core = newest_set(waiting, required, self.options.slop_ns) if required else self._newest_picture()
             if not core:
                 self._core_since_ns = None
                 return {}
@@ -239,20 +220,18 @@ class FrameSynchronizer:
                 self._core_since_ns = now_ns
             if abs(now_ns - self._core_since_ns) < self.options.wait_ns:
                 return {}
-            chosen = complete(self._waiting, core, list(self._waiting), self.options.slop_ns)
+            chosen = complete(waiting, core, list(waiting), self.options.slop_ns)
         stamp_ns = max(picture.stamp_ns for picture in chosen.values())
-        for camera in self.cameras:  # what is missing still may be held
-            waiting, last = self._waiting[camera.name], self._last[camera.name]
-            if camera.missing is MissingPolicy.HOLD and camera.name not in chosen:
-                held = max((picture for picture in (last, *waiting) if picture and picture.stamp_ns <= stamp_ns),
-                           key=lambda picture: picture.stamp_ns, default=None)
-                if held is not None and stamp_ns - held.stamp_ns <= camera.hold_ns:
-                    chosen[camera.name] = held
+        for name, queue in self._queues.items():  # what is missing still may be held
+            if queue.camera.missing is MissingPolicy.HOLD and name not in chosen:
+                held = queue.held(stamp_ns)
+                if held is not None:
+                    chosen[name] = held
         return chosen
 
     def _newest_picture(self) -> PictureSet:
         """Return the newest waiting picture of all cameras."""
-        newest = max((waiting[-1] for waiting in self._waiting.values() if waiting),
+        newest = max((queue.waiting[-1] for queue in self._queues.values() if queue.waiting),
                      key=lambda picture: picture.stamp_ns, default=None)
         return {newest.camera: newest} if newest else {}
 
@@ -260,9 +239,4 @@ class FrameSynchronizer:
         """Remove the pictures and all older ones from the queues."""
         self._core_since_ns = None
         for name, picture in pictures.items():
-            waiting = self._waiting[name]
-            if picture in waiting:  # not if it is held from the last frame
-                self.counters[name][event] += 1
-                self.counters[name][SyncEvent.SKIPPED] += waiting.index(picture)
-                self._waiting[name] = waiting[waiting.index(picture) + 1:]
-                self._last[name] = picture
+            self._queues[name].consume(picture, event)
