@@ -14,7 +14,7 @@ from oxygen_ros.simulation import language
 from oxygen_ros.simulation.scene import sample_scene
 from oxygen_ros.voice.audio import BLOCK, blocks, read_wav, resample, write_wav
 from oxygen_ros.voice.phrases import Kind, Phrases, load_phrases, task_phrases
-from oxygen_ros.voice.recogniser import RATE, Outcome, _Segment, confidence_of
+from oxygen_ros.voice.recogniser import RATE, Outcome, _Segment, confidence_of, left_out
 
 WHY = "the optional part speech is not installed: pip install 'oxygen_ros[speech]'"
 
@@ -99,10 +99,17 @@ def test_words_that_fit_as_well_as_any_phones_are_certain():
     assert confidence_of(words, phones) == 0.0
 
 
-def test_talk_that_the_words_leave_out_counts_against_them():
-    words = [_Segment('go', 0, 9, -10.0), _Segment('[NOISE]', 10, 29, -100.0)]
-    phones = [_Segment('G', 0, 9, -10.0), _Segment('AA', 10, 29, -20.0)]
-    assert confidence_of(words, phones) == -8.0
+def test_words_that_fit_worse_are_less_certain_per_frame():
+    words = [_Segment('go', 0, 9, -30.0), _Segment('<sil>', 10, 19, -10.0)]
+    phones = [_Segment('G', 0, 9, -10.0), _Segment('SIL', 10, 19, -10.0)]
+    assert confidence_of(words, phones) == -1.0
+
+
+def test_speech_that_the_words_leave_out_is_noticed():
+    words = [_Segment('<sil>', 0, 29, 0.0), _Segment('go', 30, 59, 0.0), _Segment('<sil>', 60, 99, 0.0)]
+    phones = [_Segment('SIL', 0, 19, 0.0), _Segment('AA', 20, 39, 0.0), _Segment('B', 40, 89, 0.0),
+              _Segment('SIL', 90, 99, 0.0)]
+    assert left_out(words, phones) == 0.4
 
 
 def test_nothing_but_silence_is_never_certain():
@@ -200,10 +207,11 @@ def test_ten_phrases_that_the_voice_says_are_understood(synthesiser, recogniser,
 def test_other_talk_and_phrases_for_others_are_counted_and_not_understood(synthesiser, recogniser):
     from oxygen_ros.voice.listener import Listener
     listener = Listener(recogniser)
-    for block in blocks(spoken(synthesiser, 'what is rightmost', 'robot did you see the game last night'), 0.6):
+    for block in blocks(spoken(synthesiser, 'what is rightmost', 'robot did you see the game last night',
+                                'i point at the red cube with my left hand'), 0.6):
         heard = listener.push(block)
         assert heard is None or heard.kind is None
-    assert listener.counts[Outcome.NOT_ADDRESSED] == 1 and listener.counts.total() == 2
+    assert listener.counts[Outcome.NOT_ADDRESSED] == 1 and listener.counts.total() == 3
 
 
 def test_noise_without_speech_is_no_utterance(recogniser):

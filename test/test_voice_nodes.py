@@ -31,9 +31,10 @@ class Scripted:
 
     def __init__(self, *heard):
         self.counts, self._heard, self.resets = Counter(), list(heard), 0
+        self.may_hear = True
 
     def push(self, block):
-        if not self._heard:
+        if not self._heard or not self.may_hear:
             return None
         heard = self._heard.pop(0)
         self.counts[heard.outcome] += 1
@@ -50,10 +51,11 @@ def understood(kind, text):
 @pytest.fixture
 def listening(ros_graph, monkeypatch, tmp_path):
     """Return a function that makes a node `hear` to which utterances come in a row, one with each block of sound."""
-    write_wav(tmp_path / 'sound.wav', np.zeros(RATE, np.int16), RATE)
+    write_wav(tmp_path / 'sound.wav', np.zeros(30 * RATE, np.int16), RATE)
 
-    def make(*heard, **parameters):
+    def make(*heard, may_hear=True, **parameters):
         scripted = Scripted(*heard)
+        scripted.may_hear = may_hear
         monkeypatch.setattr(hear, 'Recogniser', lambda *_: None)
         monkeypatch.setattr(hear, 'Listener', lambda _: scripted)
         node = ros_graph.add(hear.HearNode, wav_files=[str(tmp_path / 'sound.wav')], real_time=True, **parameters)
@@ -115,15 +117,25 @@ def test_refusal_of_the_model_is_counted(ros_graph, listening, model):
     assert node._figures()['understood'] == 1 and model.questions == [('refuse me', 'utterance')]
 
 
-def test_robot_does_not_listen_to_itself(ros_graph, listening, model):
-    scripted = listening(understood(Kind.STOP, 'stop'), listen_while_speaking=False)
+def test_robot_does_not_listen_to_itself(ros_graph, listening, model, monkeypatch):
+    monkeypatch.setattr(hear, 'SPEAKING', 60.0)
+    scripted = listening(understood(Kind.STOP, 'stop'), may_hear=False)
     node = ros_graph._nodes[-1]
     node._robot_speaks(Bool(data=True))
+    scripted.may_hear = True
     ros_graph.spin_until(lambda: model.stops, 1.0)
     before = scripted.resets
     assert model.stops == []
     node._robot_speaks(Bool(data=False))
     assert ros_graph.spin_until(lambda: model.stops) and scripted.resets == before + 1
+
+
+def test_robot_that_died_while_it_spoke_is_not_waited_for(ros_graph, listening, model, monkeypatch):
+    monkeypatch.setattr(hear, 'SPEAKING', 0.2)
+    scripted = listening(understood(Kind.STOP, 'stop'), may_hear=False)
+    ros_graph._nodes[-1]._robot_speaks(Bool(data=True))
+    scripted.may_hear = True
+    assert ros_graph.spin_until(lambda: model.stops)
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ Threads: a thread of its own takes sound and recognises; the executor acts on wh
 from __future__ import annotations
 
 import argparse
-import math
 import threading
 import time
 from collections import Counter
@@ -22,7 +21,6 @@ from rclpy.qos import DurabilityPolicy, QoSProfile
 from rclpy.task import Future
 from std_msgs.msg import Bool, String
 
-from oxygen_ros.errors import OxygenError
 from oxygen_ros.nodes.counts_report import CountsReport
 from oxygen_ros.nodes.mailbox import Mailbox
 from oxygen_ros.nodes.parameters import declare_parameters
@@ -53,6 +51,7 @@ PARAMETERS = (
 )
 
 CONVERSATION = 'utterance'  # that of people who speak to the robot
+SPEAKING = 2.0              # seconds after which a robot that does not say so any more speaks no more
 TAIL = 0.3                  # seconds that the room still sounds after the robot has spoken
 SILENCE = 0.9               # seconds after a wav file
 DISCOVERY = 5.0             # seconds that wav files wait at most for the inference node
@@ -127,7 +126,7 @@ class HearNode(Node):
                     self._mailbox.put(lambda heard=heard: self._act(heard))
             if self._microphone is None:
                 self._mailbox.put(self._finish)
-        except OxygenError as error:
+        except Exception as error:  # noqa: B902 - without ears the node ends, and says why
             self._mailbox.put(lambda error=error: _raise(error))
 
     def _recorded(self) -> Iterator[np.ndarray]:
@@ -148,7 +147,7 @@ class HearNode(Node):
 
     def _robot_speaks(self, message: Bool) -> None:
         if not self._values['listen_while_speaking']:
-            self._deaf_until = math.inf if message.data else time.monotonic() + TAIL
+            self._deaf_until = time.monotonic() + (SPEAKING if message.data else TAIL)
 
     def _act(self, heard: Heard) -> None:
         self._cpu += heard.cpu_seconds
@@ -207,7 +206,7 @@ class HearNode(Node):
         return f'{lost} blocks of sound were lost: the machine is too slow' if lost else ''
 
 
-def _raise(error: OxygenError) -> None:
+def _raise(error: Exception) -> None:
     raise error
 
 

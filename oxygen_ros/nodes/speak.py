@@ -10,6 +10,7 @@ import argparse
 import time
 from typing import Any
 
+from rclpy.clock import Clock, ClockType
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, QoSProfile
 from rclpy.qos_overriding_options import QoSOverridingOptions
@@ -43,6 +44,7 @@ PARAMETERS = (
 ENDS = {TextChunk.NOT_FINISHED: None, TextChunk.STOP: TextEnd.WHOLE, TextChunk.LENGTH: TextEnd.WHOLE,
         TextChunk.CANCELLED: TextEnd.TAKEN_BACK, TextChunk.SUPERSEDED: TextEnd.TAKEN_BACK,
         TextChunk.REPETITION: TextEnd.TAKEN_BACK}  # the others: TextEnd.CUT
+TELL_SECONDS = 0.5  # between messages that it is speaking: who listens must notice when this process dies amid a line
 LONGEST = 2000  # characters of a line of another node
 
 
@@ -65,7 +67,9 @@ class SpeakNode(Node):
         self._mailbox = Mailbox(self)
         self._speaking = self.create_publisher(
             Bool, 'speaking', QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL))
-        self._speaking.publish(Bool(data=False))
+        self._is_speaking = False
+        self._tell()
+        self.create_timer(TELL_SECONDS, self._tell_again, clock=Clock(clock_type=ClockType.STEADY_TIME))
         options = {'qos_overriding_options': QoSOverridingOptions.with_default_policies()}
         self.create_subscription(TextChunk, 'speech', self._text, QoSProfile(depth=100), **options)
         self.create_subscription(String, 'say', self._say, QoSProfile(depth=10), **options)
@@ -87,7 +91,18 @@ class SpeakNode(Node):
             self._queue.put(Line(text[:LONGEST], urgent=True))
 
     def _spoke(self, speaking: bool) -> None:
-        self._mailbox.put(lambda: self._speaking.publish(Bool(data=speaking)))
+        def told() -> None:
+            self._is_speaking = speaking
+            self._tell()
+
+        self._mailbox.put(told)
+
+    def _tell(self) -> None:
+        self._speaking.publish(Bool(data=self._is_speaking))
+
+    def _tell_again(self) -> None:
+        if self._is_speaking:
+            self._tell()
 
     def _ended(self, line: Line, ending: Ending, problem: str) -> None:
         self._mailbox.put(lambda: self._report(line, ending, problem))

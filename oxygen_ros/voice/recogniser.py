@@ -19,7 +19,9 @@ MISSING = "needs the Python package pocketsphinx: install it with pip install 'o
 SEARCH = {'beam': 1e-64, 'wbeam': 1e-48, 'pbeam': 1e-64, 'bestpath': False}
 # PocketSphinx gives acoustic scores as 1.0001 ** (log likelihood to the base 1.0001 / 1024).
 NATS = 1024.0
-MIN_CONFIDENCE = -2.6  # nats per frame, see doc/voice.md
+MIN_CONFIDENCE = -1.6  # nats per frame, see doc/voice.md
+MOST_LEFT_OUT = 0.6  # seconds of speech beside the phrase: it was part of other talk
+FRAMES_PER_SECOND = 100
 
 
 class Outcome(enum.Enum):
@@ -27,7 +29,7 @@ class Outcome(enum.Enum):
 
     UNDERSTOOD = 'understood'
     NOT_UNDERSTOOD = 'not understood'  # no whole phrase of the grammar
-    UNLIKELY = 'unlikely'              # a phrase, but other sounds fit clearly better
+    UNLIKELY = 'unlikely'              # a phrase, but other sounds fit clearly better, or there was more talk
     NOT_ADDRESSED = 'not addressed'    # a phrase, without the wake word
 
 
@@ -68,7 +70,7 @@ class Recogniser:
     Recognises one utterance after the other. One thread at a time.
 
     A grammar finds a phrase in anything. Therefore the same sound is also decoded as a free sequence of phones: where
-    that fits much better, it was something else.
+    that fits much better, or hears speech around the phrase, it was something else.
 
     :param phrases: what can be understood.
     :param min_confidence: nats per frame; with less an utterance counts as unlikely.
@@ -110,8 +112,9 @@ class Recogniser:
         if kind is None:  # nothing, or only the beginning of a phrase
             outcome = Outcome.NOT_UNDERSTOOD
         else:
-            confidence = confidence_of(words, self._decode('phones', sound)[1])
-            if not confidence >= self._min_confidence:
+            _, phones = self._decode('phones', sound)
+            confidence = confidence_of(words, phones)
+            if not confidence >= self._min_confidence or left_out(words, phones) > MOST_LEFT_OUT:
                 outcome = Outcome.UNLIKELY
             elif not addressed and kind is not Kind.STOP:
                 outcome = Outcome.NOT_ADDRESSED
@@ -132,16 +135,17 @@ class Recogniser:
 
 
 def confidence_of(words: list[_Segment], phones: list[_Segment]) -> float:
-    """
-    Return the log likelihood of words relative to that of free phones over the same sound, per frame of the words.
-
-    What the words leave out as silence or noise counts as well: a phrase in the middle of other talk is not likely.
-    """
-    frames = sum(item.last - item.first + 1 for item in words if not item.filler)
-    if not frames or not phones:
+    """Return the log likelihood of words and silence relative to that of free phones, nats per frame of the sound."""
+    if not phones or all(item.filler for item in words):
         return -math.inf
-    difference = sum(item.score for item in words) - sum(item.score for item in phones)
-    return difference / frames
+    return (sum(item.score for item in words) - sum(item.score for item in phones)) / (phones[-1].last + 1)
+
+
+def left_out(words: list[_Segment], phones: list[_Segment]) -> float:
+    """Return the seconds in which free phones hear speech and the words say there is silence."""
+    silent = {frame for item in words if item.filler for frame in range(item.first, item.last + 1)}
+    spoken = {frame for item in phones if not item.filler for frame in range(item.first, item.last + 1)}
+    return len(silent & spoken) / FRAMES_PER_SECOND
 
 
 def _segment(segment: Any) -> _Segment:
