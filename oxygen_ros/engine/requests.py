@@ -5,10 +5,12 @@ from __future__ import annotations
 import enum
 import math
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from oxygen_ros.models.interface import PolicyInput
+if TYPE_CHECKING:  # programs that only watch the engine need not load torch
+    from oxygen_ros.models.interface import PolicyInput
 
 MOST_STOPS, LONGEST_STOP = 16, 200
 LONGEST_CONVERSATION = 100  # characters of a name
