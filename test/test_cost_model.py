@@ -94,3 +94,40 @@ def test_sizes_never_make_a_prediction_negative_or_drop_where_costs_grow():
         costs.observe(Stage.EXTEND, size, seconds)
     predicted = [costs.predict(Stage.EXTEND, size) for size in range(1, 200)]
     assert predicted == sorted(predicted) and predicted[0] > 0
+
+
+def test_slow_actions_are_remembered_for_longer_than_the_deviation():
+    costs = CostModel()
+    for number in range(60):
+        costs.observe(Stage.ACTION, 1, 0.3 if number % 10 == 5 else 0.2)
+    for _ in range(10):
+        costs.observe(Stage.ACTION, 1, 0.2)
+    assert costs.predict(Stage.ACTION) < 0.25
+    assert 0.28 < costs.slow(Stage.ACTION) < 0.31
+    for _ in range(64):
+        costs.observe(Stage.ACTION, 1, 0.2)
+    assert costs.slow(Stage.ACTION) == pytest.approx(0.2, rel=0.01)
+
+
+def test_slow_is_never_quicker_than_predicted():
+    costs = CostModel()
+    costs.observe(Stage.ACTION, 1, 0.2)
+    assert costs.slow(Stage.ACTION) == costs.predict(Stage.ACTION)
+    assert costs.slow(Stage.DENOISE) == 0.0
+
+
+def test_rare_hiccups_do_not_make_an_action_slow():
+    costs = CostModel()
+    for number in range(64):
+        costs.observe(Stage.ACTION, 1, 0.8 if number == 30 else 0.2)
+    assert costs.slow(Stage.ACTION) < 0.25
+
+
+def test_slowest_actions_can_be_forgotten():
+    costs = CostModel()
+    for number in range(64):
+        costs.observe(Stage.ACTION, 1, 0.4 if 30 <= number < 40 else 0.2)
+    assert costs.slow(Stage.ACTION) > 0.25
+    for _ in range(10):
+        costs.forget_slowest(Stage.ACTION)
+    assert costs.slow(Stage.ACTION) < 0.25

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from oxygen_ros.bench.inputs import Inputs
 from oxygen_ros.bench.lane import BenchFailed
 from oxygen_ros.bench.measured_model import Call, MeasuredModel
+from oxygen_ros.engine import garbage
 from oxygen_ros.engine.config import EngineConfig
 from oxygen_ros.engine.engine import Engine
 from oxygen_ros.engine.requests import ActionChunk, Event, SamplingParams, TextDelta, TextRequest
@@ -202,6 +203,7 @@ class CpuTimeLane(RealTimeLane):
 
     def _begin_work(self) -> None:
         self._inbox: list[Callable[[Engine], object]] = []
+        garbage.set_apart()  # as the worker does
 
     def _post(self, command: Callable[[Engine], object]) -> None:
         self._inbox.append(command)

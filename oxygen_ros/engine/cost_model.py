@@ -2,25 +2,31 @@
 Online estimates of how long each stage of a cycle takes, learnt from what was measured.
 
 Every (stage, size) keeps a moving mean and a moving mean deviation, as TCP does for its round-trip time (Jacobson 1988,
-gains 1/8 and 1/4). A prediction is mean + 2 deviations: deadlines need the slow case, not the usual one.
+gains 1/8 and 1/4). A prediction is mean + 2 deviations: deadlines need the slow case, not the usual one. For actions,
+which must not be late, that is not slow enough: their times have a long tail, and the deviation forgets it within some
+actions. `slow` remembers the last 64.
 """
 
 from __future__ import annotations
 
 import enum
+from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 OUTLIER = 4.0  # measurements beyond this multiple of what is expected count as this much
+RECENT = 64    # measurements that are remembered
+RARE = 0.05    # share of them that may be slower than what counts as slow
 
 
 class Stage(enum.Enum):
     """
     Stages with a cost of their own.
 
-    Size of PREFILL and DENOISE: 1; of EXTEND: branches times the longest prompt; of DECODE: branches.
+    Size of ACTION, PREFILL and DENOISE: 1; of EXTEND: branches times the longest prompt; of DECODE: branches.
     """
 
+    ACTION = 'action'  # all of it, prefill and denoising included
     PREFILL = 'prefill'
     DENOISE = 'denoise'
     EXTEND = 'extend'
@@ -29,11 +35,16 @@ class Stage(enum.Enum):
 
 @dataclass
 class Estimate:
-    """Moving mean and mean deviation of a latency, in seconds."""
+    """
+    Moving mean and mean deviation of a latency, in seconds.
+
+    :param surplus: of the last measurements, over the mean of their time.
+    """
 
     mean: float
     deviation: float
     count: int = 1
+    surplus: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
 
     def update(self, seconds: float) -> None:
         """Take in a measurement. One outlier counts as no more than 4 times the mean: a hiccup is not a trend."""
@@ -41,6 +52,13 @@ class Estimate:
         error = min(seconds, OUTLIER * self.mean) - self.mean
         self.mean += error / min(self.count, 8)
         self.deviation += (abs(error) - self.deviation) / 4
+        self.surplus.append(error)
+
+    @property
+    def tail(self) -> float:
+        """The surplus that few of the last measurements exceeded."""
+        ordered = sorted(self.surplus)
+        return ordered[int((1 - RARE) * len(ordered))] if ordered else 0.0
 
 
 class CostModel:
@@ -69,6 +87,18 @@ class CostModel:
         for stage in stages:
             for estimate in self._estimates[stage].values():
                 estimate.deviation /= 2
+
+    def forget_slowest(self, stage: Stage) -> None:
+        """Forget the slowest of the last measurements of a stage: a bad minute does not count for RECENT of them."""
+        for estimate in self._estimates[stage].values():
+            if estimate.surplus:
+                estimate.surplus.remove(max(estimate.surplus))
+
+    def slow(self, stage: Stage) -> float:
+        """Return the seconds that a stage of size 1 takes when it is slow: few of the last ones were slower."""
+        predicted = self.predict(stage)
+        estimate = self._estimates[stage].get(1)
+        return predicted if estimate is None else max(predicted, estimate.mean + estimate.tail)
 
     def predict(self, stage: Stage, size: int = 1, deviations: float = 2.0) -> float:
         """

@@ -190,6 +190,7 @@ class Engine:
     def _act(self, skip: int, problem: str) -> None:
         if not self._text_advanced and (self._texts.waiting or self._texts.running):
             self.costs.relax((Stage.EXTEND, Stage.DECODE))
+            self.costs.forget_slowest(Stage.ACTION)
         self._steps_done, self._text_advanced = 0, False
         deadline = self._deadlines[skip]
         del self._deadlines[:skip + 1]
@@ -201,7 +202,7 @@ class Engine:
             self._meter.tracer.mark('skip', self.clock(), deadline=deadline)
             self._emit(ActionSkipped(deadline, problem))
             return
-        started = self.clock()
+        started, prefilled = self.clock(), self._frames.holds(inputs, self._instruction)
         try:
             actions = self._make_actions(inputs)
         except Exception as error:  # noqa: B902 - whatever a model raises, the next action may succeed
@@ -216,6 +217,8 @@ class Engine:
         published = self.clock()
         self._meter.tracer.span('publish', finished, published, frame=inputs.number, deadline=deadline)
         self.statistics.chunk(published, published - deadline, published - started)
+        if not prefilled:
+            self.costs.observe(Stage.ACTION, 1, published - started)
 
     def _make_actions(self, inputs: PolicyInput) -> torch.Tensor:
         if not self._frames.holds(inputs, self._instruction):

@@ -59,8 +59,10 @@ def warm_up(model: VLAModel, cache: UnifiedKVCache, meter: Meter, inputs: Policy
         meter.timed(stage, len(slots) * len(tokens), lambda: model.extend(cache, slots, [tokens] * len(slots)))
 
     for number in range(rounds + 1):
+        start = meter.clock()
         meter.timed(Stage.PREFILL, 1, lambda: model.prefill(inputs, instruction, cache, frame))
         meter.timed(Stage.DENOISE, 1, lambda: model.denoise(cache, frame, noise, steps))
+        meter.costs.observe(Stage.ACTION, 1, meter.clock() - start)
         for size in sizes:
             slots = [cache.open_branch(frame) for _ in range(size)]
             extend(Stage.EXTEND, slots, prompt)

@@ -3,7 +3,7 @@ The scheduler: a pure function of state, time and expected costs. It knows no mo
 
 A cycle ends with an action chunk that has a *deadline*. The latest moment at which its work can begin is
 
-    start_by = deadline - predicted(prefill + denoise) - margin
+    start_by = deadline - slow(prefill + denoise) - margin
 
 Until then, text is started and decoded; at that moment the action goes first. A question therefore never delays an
 action, and an action is made from the newest frame there is. If that is prefilled already, the action itself can begin
@@ -187,8 +187,10 @@ def plan_cycle(state: SchedulerState, now: float, costs: CostModel, config: Sche
 
 
 def action_cost(costs: CostModel, prefilled: bool) -> float:
-    """Return the seconds that an action is expected to take, with its prefill if it needs one."""
-    return (0.0 if prefilled else costs.predict(Stage.PREFILL)) + costs.predict(Stage.DENOISE)
+    """Return the seconds that a slow action takes, with its prefill if it needs one."""
+    if prefilled:
+        return costs.slow(Stage.DENOISE)
+    return costs.slow(Stage.ACTION) or costs.slow(Stage.PREFILL) + costs.slow(Stage.DENOISE)
 
 
 def _end_of_text(state: SchedulerState, now: float, costs: CostModel, config: SchedulerConfig) -> float:

@@ -16,6 +16,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+from oxygen_ros.engine import garbage
 from oxygen_ros.engine.engine import Engine
 
 logger = logging.getLogger(__name__)
@@ -92,6 +93,7 @@ class Worker:
             self._arrived.notify()
 
     def _run(self) -> None:
+        garbage.set_apart()
         try:
             while not self._stopping:
                 self._drain()
@@ -107,6 +109,7 @@ class Worker:
             self._emit(WorkerFailed(error))
         finally:
             self._busy_since = None
+            garbage.put_back()
 
     def _poll(self) -> bool:
         """Between decode steps: run what has arrived; say whether to plan anew."""
