@@ -53,3 +53,11 @@ def test_renderers_do_not_disturb_each_other(renders):
         assert np.array_equal(image, one[name])
     assert first.view(80, 60).shape == (60, 80, 3)
     assert np.array_equal(second.images()['head'], other['head'])
+
+
+def test_view_with_rough_edges_shows_the_same_and_leaves_the_light_as_it_was(renders):
+    simulation = Simulation(seed=3)
+    before = simulation.images()['head']
+    smooth, rough = (simulation.view(160, 120, smooth).astype(int) for smooth in (True, False))
+    assert rough.shape == smooth.shape and 0 < np.abs(rough - smooth).mean() < 6
+    assert np.array_equal(simulation.images()['head'], before)

@@ -61,7 +61,8 @@ class SimulatorSettings(Settings):
         common = {'robot': self.robot, 'use_sim_time': True}
         return {
             'simulator': NodeRun('simulate', {'seed': self.seed, 'simulated_time': True, 'speed': self.speed,
-                                              'image_rate': RATE, 'view_rate': RATE, 'truth_rate': RATE}),
+                                              'image_rate': RATE, 'view_rate': RATE, 'view_smooth': False,
+                                              'truth_rate': RATE}),
             'perception': NodeRun('perception', common),
             'inference': NodeRun('inference', {
                 **common, 'autostart': True, 'model': self.model, 'checkpoint': self.checkpoint, 'mode': self.mode,

@@ -148,17 +148,18 @@ class Simulation:
         self._update()
         return {camera: self.renderer.image(self.data, camera, self._image_size) for camera in robot.CAMERAS}
 
-    def view(self, width: int = 640, height: int = 480) -> np.ndarray:
+    def view(self, width: int = 640, height: int = 480, smooth: bool = True) -> np.ndarray:
         """
         Return a picture of robot and table for people, uint8 [height, width, 3] RGB.
 
         :param width: pixels, at most half of MAX_IMAGE_SIZE, as `height`.
+        :param smooth: smooth edges, which takes three times as long.
         :raises ConfigError: it does not render.
         """
         if self.renderer is None:
             raise ConfigError('a simulation without pictures has no view')
         self._update()
-        return self.renderer.view(self.data, width, height)
+        return self.renderer.view(self.data, width, height, smooth)
 
     def truth(self, seen: bool = True) -> Truth:
         """
