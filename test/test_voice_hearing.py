@@ -227,6 +227,7 @@ def test_utterance_of_which_the_beginning_was_not_heard_is_forgotten(synthesiser
     for block in sound[:len(sound) // 2]:
         assert listener.push(block) is None
     listener.reset()
+    assert listener.counts == {Outcome.TALKED_OVER: 1} and not listener.in_speech
     silence = list(blocks(np.zeros(RATE, np.int16)))
     assert [listener.push(block) for block in silence] == [None] * len(silence)
 

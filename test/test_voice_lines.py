@@ -156,6 +156,26 @@ def test_queue_is_bounded_and_narration_goes_first():
     assert queue.counts[Ending.DROPPED] == 2
 
 
+def test_no_line_begins_while_the_queue_is_held_and_then_it_does():
+    queue = LineQueue()
+    queue.hold(60.0)
+    queue.put(Line('answer', 1, urgent=True))
+    assert queue.take(timeout=0.01) is None
+    taken = []
+    thread = threading.Thread(target=lambda: taken.append(queue.take(timeout=20)))
+    thread.start()
+    queue.hold(0.0)
+    thread.join(timeout=20)
+    assert taken == [Line('answer', 1, urgent=True)]
+
+
+def test_hold_ends_by_itself():
+    queue = LineQueue()
+    queue.put(Line('answer', 1))
+    queue.hold(0.02)
+    assert queue.take(timeout=20) == Line('answer', 1)
+
+
 class SlowVoice:
     """Says every word as a piece of sound; waits before each but the first until the test lets it go on."""
 

@@ -16,6 +16,7 @@ from test_voice_lines import SlowVoice
 from oxygen_ros.errors import ConfigError
 from oxygen_ros.msg import TextChunk
 from oxygen_ros.nodes import hear, speak
+from oxygen_ros.nodes.bool_state import LATCHED
 from oxygen_ros.srv import Ask, Stop
 from oxygen_ros.voice.audio import write_wav
 from oxygen_ros.voice.phrases import Kind
@@ -31,7 +32,7 @@ class Scripted:
 
     def __init__(self, *heard):
         self.counts, self._heard, self.resets = Counter(), list(heard), 0
-        self.may_hear = True
+        self.may_hear, self.in_speech = True, False
 
     def push(self, block):
         if not self._heard or not self.may_hear:
@@ -118,20 +119,19 @@ def test_refusal_of_the_model_is_counted(ros_graph, listening, model):
 
 
 def test_robot_does_not_listen_to_itself(ros_graph, listening, model, monkeypatch):
-    monkeypatch.setattr(hear, 'SPEAKING', 60.0)
+    monkeypatch.setattr(hear, 'HOLDS', 60.0)
     scripted = listening(understood(Kind.STOP, 'stop'), may_hear=False)
     node = ros_graph._nodes[-1]
     node._robot_speaks(Bool(data=True))
     scripted.may_hear = True
     ros_graph.spin_until(lambda: model.stops, 1.0)
-    before = scripted.resets
-    assert model.stops == []
+    assert model.stops == [] and scripted.resets == 1
     node._robot_speaks(Bool(data=False))
-    assert ros_graph.spin_until(lambda: model.stops) and scripted.resets == before + 1
+    assert ros_graph.spin_until(lambda: model.stops) and scripted.resets == 1
 
 
 def test_robot_that_died_while_it_spoke_is_not_waited_for(ros_graph, listening, model, monkeypatch):
-    monkeypatch.setattr(hear, 'SPEAKING', 0.2)
+    monkeypatch.setattr(hear, 'HOLDS', 0.2)
     scripted = listening(understood(Kind.STOP, 'stop'), may_hear=False)
     ros_graph._nodes[-1]._robot_speaks(Bool(data=True))
     scripted.may_hear = True
@@ -186,6 +186,21 @@ def test_other_nodes_may_have_a_line_said(ros_graph, speaking):
     publisher.publish(String(data='  '))
     publisher.publish(String(data=' pardon '))
     assert ros_graph.spin_until(lambda: speaking.lines() == ['0001 pardon'])
+
+
+def test_robot_waits_until_a_person_has_spoken(ros_graph, listening, speaking, monkeypatch):
+    monkeypatch.setattr(speak, 'HOLDS', 60.0)
+    voice, publisher = speaking()
+    voice.steps.release(10)
+    scripted = listening()
+    hearing = ros_graph.listen(Bool, 'hearing', LATCHED)
+    scripted.in_speech = True
+    assert ros_graph.spin_until(lambda: hearing and hearing[-1].data)
+    publisher.publish(TextChunk(request_id=1, task='answer', delta='yes', finish_reason=TextChunk.STOP))
+    ros_graph.spin_for(0.5)
+    assert speaking.lines() == []
+    scripted.in_speech = False
+    assert ros_graph.spin_until(lambda: speaking.lines() == ['0001 yes'])
 
 
 def test_policy_and_topics_page_name_what_the_voice_nodes_have(ros_graph, listening, speaking):

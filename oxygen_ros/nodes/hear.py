@@ -17,10 +17,10 @@ import numpy as np
 from rclpy.client import Client
 from rclpy.clock import Clock, ClockType
 from rclpy.node import Node
-from rclpy.qos import DurabilityPolicy, QoSProfile
 from rclpy.task import Future
 from std_msgs.msg import Bool, String
 
+from oxygen_ros.nodes.bool_state import HOLDS, LATCHED, BoolState
 from oxygen_ros.nodes.counts_report import CountsReport
 from oxygen_ros.nodes.mailbox import Mailbox
 from oxygen_ros.nodes.parameters import declare_parameters
@@ -51,7 +51,6 @@ PARAMETERS = (
 )
 
 CONVERSATION = 'utterance'  # that of people who speak to the robot
-SPEAKING = 2.0              # seconds after which a robot that does not say so any more speaks no more
 TAIL = 0.3                  # seconds that the room still sounds after the robot has spoken
 SILENCE = 0.9               # seconds after a wav file
 DISCOVERY = 5.0             # seconds that wav files wait at most for the inference node
@@ -80,13 +79,13 @@ class HearNode(Node):
         self._calls: list[Future] = []
         self._deaf_until = 0.0  # of time.monotonic
         self._closing = threading.Event()
-        latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
-        self._instruction = self.create_publisher(String, 'instruction', latched)
+        self._instruction = self.create_publisher(String, 'instruction', LATCHED)
         self._heard = self.create_publisher(String, 'heard', 10)
         self._say = self.create_publisher(String, 'say', 10)
+        self._hearing = BoolState(self, 'hearing')
         self._ask = self.create_client(Ask, 'ask')
         self._stop = self.create_client(Stop, 'stop')
-        self.create_subscription(Bool, 'speaking', self._robot_speaks, latched)
+        self.create_subscription(Bool, 'speaking', self._robot_speaks, LATCHED)
         CountsReport(self, 'speech', self._figures, self._problem)
         self._thread = threading.Thread(target=self._listen, name='hear', daemon=True)
         self._thread.start()
@@ -110,18 +109,20 @@ class HearNode(Node):
     # -- the thread that listens -------------------------------------------------------------------------------------
 
     def _listen(self) -> None:
-        listener, deaf = self._listener, False
+        listener, deaf, speech = self._listener, False, False
         try:
             for block in self._microphone or self._recorded():
                 if self._closing.is_set():
                     return
-                if time.monotonic() < self._deaf_until:
-                    deaf = True
-                    continue
-                if deaf:
-                    deaf = False
+                heard = None
+                was_deaf, deaf = deaf, time.monotonic() < self._deaf_until
+                if not deaf:
+                    heard = listener.push(block)
+                elif not was_deaf:
                     listener.reset()
-                heard = listener.push(block)
+                if listener.in_speech != speech:
+                    speech = listener.in_speech
+                    self._mailbox.put(lambda speech=speech: self._hearing.set(speech))
                 if heard is not None:
                     self._mailbox.put(lambda heard=heard: self._act(heard))
             if self._microphone is None:
@@ -147,7 +148,7 @@ class HearNode(Node):
 
     def _robot_speaks(self, message: Bool) -> None:
         if not self._values['listen_while_speaking']:
-            self._deaf_until = time.monotonic() + (SPEAKING if message.data else TAIL)
+            self._deaf_until = time.monotonic() + (HOLDS if message.data else TAIL)
 
     def _act(self, heard: Heard) -> None:
         self._cpu += heard.cpu_seconds

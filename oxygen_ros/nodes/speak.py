@@ -10,13 +10,13 @@ import argparse
 import time
 from typing import Any
 
-from rclpy.clock import Clock, ClockType
 from rclpy.node import Node
-from rclpy.qos import DurabilityPolicy, QoSProfile
+from rclpy.qos import QoSProfile
 from rclpy.qos_overriding_options import QoSOverridingOptions
 from std_msgs.msg import Bool, String
 
 from oxygen_ros.msg import TextChunk
+from oxygen_ros.nodes.bool_state import HOLDS, LATCHED, BoolState
 from oxygen_ros.nodes.counts_report import CountsReport
 from oxygen_ros.nodes.mailbox import Mailbox
 from oxygen_ros.nodes.parameters import declare_parameters
@@ -37,14 +37,13 @@ PARAMETERS = (
     NodeParameter('loudspeaker', '', 'Sound device: a part of its name, or its number. Empty: that of the system.'),
     NodeParameter('wav_folder', '', 'Folder for wav files, one per line, instead of sound. Empty: sound.'),
     NodeParameter('queue', 8, 'Most lines that wait to be spoken; beyond it the oldest go, narration first.', 1, 100),
-    NodeParameter('repeat_after', 10.0, 'Seconds in which the narration does not say the same line again.', 0.0,
+    NodeParameter('repeat_after', 30.0, 'Seconds in which the narration does not say the same line again.', 0.0,
                   3600.0),
 )
 
 ENDS = {TextChunk.NOT_FINISHED: None, TextChunk.STOP: TextEnd.WHOLE, TextChunk.LENGTH: TextEnd.WHOLE,
         TextChunk.CANCELLED: TextEnd.TAKEN_BACK, TextChunk.SUPERSEDED: TextEnd.TAKEN_BACK,
         TextChunk.REPETITION: TextEnd.TAKEN_BACK}  # the others: TextEnd.CUT
-TELL_SECONDS = 0.5  # between messages that it is speaking: who listens must notice when this process dies amid a line
 LONGEST = 2000  # characters of a line of another node
 
 
@@ -65,14 +64,11 @@ class SpeakNode(Node):
         self._texts = SpokenTexts(self._queue, values['tasks'], values['repeat_after'])
         self._problem = ''
         self._mailbox = Mailbox(self)
-        self._speaking = self.create_publisher(
-            Bool, 'speaking', QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL))
-        self._is_speaking = False
-        self._tell()
-        self.create_timer(TELL_SECONDS, self._tell_again, clock=Clock(clock_type=ClockType.STEADY_TIME))
+        self._speaking = BoolState(self, 'speaking')
         options = {'qos_overriding_options': QoSOverridingOptions.with_default_policies()}
         self.create_subscription(TextChunk, 'speech', self._text, QoSProfile(depth=100), **options)
         self.create_subscription(String, 'say', self._say, QoSProfile(depth=10), **options)
+        self.create_subscription(Bool, 'hearing', self._somebody_speaks, LATCHED)
         CountsReport(self, 'voice', self._figures, lambda: self._problem)
         self._speaker = Speaker(self._queue, synthesis, output, self._spoke, self._ended)
         self.get_logger().info(f'speaking {", ".join(values["tasks"]) or "only what comes on say"}')
@@ -91,18 +87,10 @@ class SpeakNode(Node):
             self._queue.put(Line(text[:LONGEST], urgent=True))
 
     def _spoke(self, speaking: bool) -> None:
-        def told() -> None:
-            self._is_speaking = speaking
-            self._tell()
+        self._mailbox.put(lambda: self._speaking.set(speaking))
 
-        self._mailbox.put(told)
-
-    def _tell(self) -> None:
-        self._speaking.publish(Bool(data=self._is_speaking))
-
-    def _tell_again(self) -> None:
-        if self._is_speaking:
-            self._tell()
+    def _somebody_speaks(self, message: Bool) -> None:
+        self._queue.hold(HOLDS if message.data else 0.0)
 
     def _ended(self, line: Line, ending: Ending, problem: str) -> None:
         self._mailbox.put(lambda: self._report(line, ending, problem))

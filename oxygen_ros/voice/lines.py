@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -56,6 +57,7 @@ class LineQueue:
         self._current: Line | None = None
         self._wanted = False
         self._closed = False
+        self._held_until = 0.0  # of time.monotonic
 
     def put(self, line: Line) -> None:
         """Add a line."""
@@ -78,6 +80,12 @@ class LineQueue:
             if self._current is not None and self._current.request == request:
                 self._wanted = False
 
+    def hold(self, seconds: float) -> None:
+        """Begin no line within so many seconds from now; 0 ends that. What is being spoken goes on."""
+        with self._changed:
+            self._held_until = time.monotonic() + seconds
+            self._changed.notify_all()
+
     def close(self) -> None:
         """End all waiting, now and later; what is being spoken stops."""
         with self._changed:
@@ -87,8 +95,14 @@ class LineQueue:
     def take(self, timeout: float | None = None) -> Line | None:
         """Wait for a line and return it; None after the timeout in seconds, or when the queue is closed."""
         with self._changed:
-            self._changed.wait_for(lambda: self._lines or self._closed, timeout)
-            if self._closed or not self._lines:
+            end = None if timeout is None else time.monotonic() + timeout
+            while not self._closed and (not self._lines or time.monotonic() < self._held_until):
+                moments = [end, self._held_until if self._lines else None]
+                wait = min((moment for moment in moments if moment is not None), default=None)
+                if end is not None and time.monotonic() >= end:
+                    return None
+                self._changed.wait(None if wait is None else max(0.0, wait - time.monotonic()))
+            if self._closed:
                 return None
             line = next((line for line in self._lines if line.urgent), self._lines[0])
             self._lines.remove(line)

@@ -27,10 +27,20 @@ class Listener:
         self.counts: Counter[Outcome] = Counter()
         self._recogniser = recogniser
         self._random = np.random.default_rng(seed)
-        self.reset()
+        self._begin()
+
+    @property
+    def in_speech(self) -> bool:
+        """Whether somebody is speaking, as far as can be told."""
+        return bool(self._endpointer.in_speech)
 
     def reset(self) -> None:
         """Forget the utterance that is being spoken, as what comes next does not belong to it."""
+        if self._parts:
+            self.counts[Outcome.TALKED_OVER] += 1
+        self._begin()
+
+    def _begin(self) -> None:
         try:
             from pocketsphinx import Endpointer
         except ModuleNotFoundError as error:
@@ -53,7 +63,7 @@ class Listener:
         sound = np.frombuffer(b''.join(self._parts), np.int16)
         self._parts = []
         if seconds >= LONGEST:
-            self.reset()
+            self._begin()
         if seconds < SHORTEST:
             return None
         heard = self._recogniser.recognise(self._padded(sound))

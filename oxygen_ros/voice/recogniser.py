@@ -31,6 +31,7 @@ class Outcome(enum.Enum):
     NOT_UNDERSTOOD = 'not understood'  # no whole phrase of the grammar
     UNLIKELY = 'unlikely'              # a phrase, but other sounds fit clearly better, or there was more talk
     NOT_ADDRESSED = 'not addressed'    # a phrase, without the wake word
+    TALKED_OVER = 'talked over'        # the robot began to speak amid it
 
 
 @dataclass(frozen=True)

@@ -21,11 +21,11 @@ from oxygen_ros.voice.synthesiser import Synthesiser
 VOICES = ('en-us+m7', 'en-us+f2', 'en+f4', 'en-gb-x-rp+m1')
 OTHER_TALK = (
     'good morning everybody', 'can you hear me', 'i left my keys at home', 'where did you put the cups',
-    'point it at somebody else', 'reach for the stars', 'go to bed', 'the blue ball is mine', 'i like the red cube best',
-    'there are two cubes on the table', 'yes', 'maybe later', 'what colour is your car', 'is there any tea left',
-    'how many people are coming', 'what shape are you in', 'where is the bathroom', 'let us have a break',
-    'the train leaves at half past seven', 'turn the light off please', 'who wrote this book', 'she sells sea shells',
-    'i rest my case', 'the green cylinder is behind the door', 'stopping here would be silly')
+    'point it at somebody else', 'reach for the stars', 'go to bed', 'the blue ball is mine',
+    'i like the red cube best', 'there are two cubes on the table', 'yes', 'maybe later', 'what colour is your car',
+    'is there any tea left', 'how many people are coming', 'what shape are you in', 'where is the bathroom',
+    'let us have a break', 'the train leaves at half past seven', 'turn the light off please', 'who wrote this book',
+    'she sells sea shells', 'i rest my case', 'the green cylinder is behind the door', 'stopping here would be silly')
 LEVEL = 0.5  # of full scale, as a person near the microphone is
 SILENCE = 0.6  # seconds around
 
