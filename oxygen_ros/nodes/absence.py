@@ -38,7 +38,7 @@ class Absent:
 # What happens to all inputs at once is no fault of one of them, but a replay, a robot or a network: one line tells it.
 TOGETHER = {
     Absence.NOT_BEGUN: (Level.OK, 'waiting for the first message of {}: they have publishers, which have not begun'),
-    Absence.SILENT: (Level.WARN, 'still no message of {}: are their publishers at work, or do they wait for something?'),
+    Absence.SILENT: (Level.WARN, 'still no message of {}: are their publishers at work, or do they wait?'),
     Absence.UNPUBLISHED: (Level.WARN, 'nobody publishes {} yet: if this lasts check the names, and that the publishers '
                                       'run in the same ROS domain'),
     Absence.LATE: (Level.ERROR, 'nothing comes any more of {}, which still have publishers: are these paused, or is '

@@ -122,8 +122,7 @@ class PerceptionNode(Node):
     def _open_joints(self, topic: str) -> Input:
         """Subscribe to the joint states, which are polled: often there are hundreds a second."""
         qos = copy.copy(JOINT_QOS)  # rclpy writes the overrides into it
-        self._joints = PolledSubscription(
-            self, JointState, topic, self._on_joints, qos, QoSOverridingOptions(QOS_KINDS))
+        self._joints = PolledSubscription(self, JointState, topic, qos, QoSOverridingOptions(QOS_KINDS))
         return Input('joint states', self._joints.topic_name, True, 'sensor_msgs/msg/JointState', qos)
 
     def _subscribe(self, title: str, required: bool, message_type: type, topic: str, qos: QoSProfile,
@@ -161,20 +160,20 @@ class PerceptionNode(Node):
         self._report.message(camera, event, zero_stamp=stamp_ns <= 0)
         self._publish(arrival_ns)
 
-    def _on_joints(self, data: bytes) -> None:
+    def _on_joints(self, data: bytes, now_ns: int) -> None:
         try:
             joints = self._joint_reader.read(data)
         except ValueError as error:
             self._synchronizer.refuse_joints(str(error))
             self._report.message(JOINTS, SyncEvent.UNUSABLE)
             return
-        event = self._synchronizer.add_joints(*joints, self.get_clock().now().nanoseconds)
+        event = self._synchronizer.add_joints(*joints, now_ns)
         self._report.message(JOINTS, event, zero_stamp=joints.stamp_ns <= 0)
 
     def _publish(self, arrival_ns: int | None = None) -> None:
-        if self._joints:
-            self._joints.poll()
         now_ns = self.get_clock().now().nanoseconds
+        for data in self._joints.poll() if self._joints else ():
+            self._on_joints(data, now_ns)
         frame = self._synchronizer.take(now_ns)
         if frame is None:
             return
