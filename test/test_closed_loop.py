@@ -52,9 +52,9 @@ def loop(simulation, tmp_path, monkeypatch):
         action_period=0.1)))
     monkeypatch.setattr(OracleModel, 'simulation', simulation)
     monkeypatch.setattr(closed_loop, 'CostedModel', OracleModel)
-    return lambda mode=Mode.SHARED_KV, costs='zero', rates=None: ClosedLoop(
+    return lambda mode=Mode.SHARED_KV, costs='zero', rates=None, cameras=None: ClosedLoop(
         session_settings(str(tmp_path / 'model.yaml'), 'openarm'), mode, StageCosts.parse(costs), rates or Rates(),
-        simulation)
+        simulation, cameras)
 
 
 def episode(simulation, seed=4, target=0, **changes):
@@ -95,3 +95,12 @@ def test_episodes_do_not_depend_on_those_before(loop, simulation):
     again = one.run(episode(simulation))
     assert (again.outcome, again.seconds) == (first.outcome, first.seconds)
     assert again.distance == pytest.approx(first.distance, abs=1e-6)
+
+
+def test_policy_sees_the_cameras_that_are_shown_to_it(loop, simulation, monkeypatch):
+    picture = np.zeros((112, 112, 3), np.uint8)
+    monkeypatch.setattr(simulation, 'images', lambda: dict.fromkeys(('head', 'left_wrist', 'right_wrist'), picture))
+    for cameras, seen in ((None, {'head', 'left_wrist', 'right_wrist'}), ({'head'}, {'head'})):
+        one = loop(cameras=cameras)
+        one.run(episode(simulation), 0.3)
+        assert set(one.session.engine.model.seen.images) == seen

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -71,13 +71,13 @@ class ClosedLoop:
     The engine's work takes virtual time (`costs`), during which the robot moves on; so the modes differ as they do in
     truth, and still every run is the same.
 
-    :param settings: their mode is replaced.
+    :param settings: their mode is replaced. :param cameras: that are shown; None shows all.
     """
 
     def __init__(self, settings: SessionSettings, mode: Mode, costs: StageCosts, rates: Rates,
-                 simulation: Simulation | None = None) -> None:
+                 simulation: Simulation | None = None, cameras: Collection[str] | None = None) -> None:
         self.simulation = simulation or Simulation()
-        self._rates = rates
+        self._rates, self._cameras = rates, cameras
         self._clock = VirtualClock(self.simulation.time_ns, self.simulation.time_ns)
         self._qpos = [self.simulation.model.joint(name).qposadr[0] for name in robot_model.JOINTS]
         self._running = False
@@ -191,7 +191,8 @@ class ClosedLoop:
 
     def _camera_due(self) -> None:
         seen = self.simulation.observe()
-        seen = replace(seen, stamp_ns=seen.stamp_ns + self._offset_ns)
+        images = {name: image for name, image in seen.images.items() if self._cameras is None or name in self._cameras}
+        seen = replace(seen, stamp_ns=seen.stamp_ns + self._offset_ns, images=images)
         if self._rates.speech or self._rates.memory or self._rates.question:
             self._truths[seen.number] = self.simulation.truth()
             while len(self._truths) > KEPT_TRUTHS:

@@ -21,6 +21,7 @@ from oxygen_ros.evaluation.closed_loop import ClosedLoop, Rates
 from oxygen_ros.evaluation.exam import Exam, session_settings
 from oxygen_ros.evaluation.report import agreement, episode_figures, exam_figures, plain, table
 from oxygen_ros.offline.virtual_time import StageCosts
+from oxygen_ros.simulation import robot_model
 from oxygen_ros.simulation.dataset import Dataset
 from oxygen_ros.simulation.episode import make_episode
 from oxygen_ros.simulation.simulation import Simulation
@@ -45,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--model', default='openarm', help='a name in config/models or a path (openarm)')
     parser.add_argument('--robot', default='openarm', help='a name in config/robots or a path (openarm)')
     parser.add_argument('--checkpoint', default='', metavar='DIR', help='weights; empty for those of the model file')
-    parser.add_argument('--cameras', default='', metavar='C,...', help='cameras that are shown of --held-out (all)')
+    parser.add_argument('--cameras', default='', metavar='C,...', help='cameras that are shown (all)')
     parser.add_argument('--action-rate', type=float, default=5.0, metavar='HZ', help='chunks per second (5)')
     parser.add_argument('--denoise-steps', type=int, default=0, metavar='N', help='0 takes those of the model (0)')
     parser.add_argument('--costs', default=COSTS, metavar='C', help='virtual milliseconds that each stage of the model '
@@ -63,6 +64,8 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.questions and not arguments.held_out:
         raise ConfigError('--questions needs --held-out: make frames with `oxygen_ros dataset`, of another seed than '
                           'those of the training')
+    if _cameras(arguments) and arguments.ros:
+        raise ConfigError('--cameras is not for --ros: the nodes have all cameras')
     torch.set_num_threads(arguments.threads or os.cpu_count() or 1)
     results = []
     if arguments.questions:
@@ -86,14 +89,12 @@ def _exam(arguments: argparse.Namespace, modes: list[Mode]) -> dict:
     results, weights = {}, ''
     for mode in modes:
         say = _Progress(f'{mode.value}: questions', asked)
-        exam = Exam(_settings(arguments), mode, dataset, arguments.cameras.split(',') if arguments.cameras else None)
+        exam = Exam(_settings(arguments), mode, dataset, _cameras(arguments))
         results[mode.value] = exam.run(range(frames), say)
         weights = exam.session.spec.weights
     figures = {mode: exam_figures(result) for mode, result in results.items()}
     agree = agreement(results)
-    title = f'{asked} questions about {frames} held-out frames'
-    if arguments.cameras:
-        title += f', cameras {arguments.cameras}'
+    title = f'{asked} questions about {frames} held-out frames' + _shown(arguments)
     print(f'{title}\n{table(figures)}')
     if agree:
         print(table({'': agree}))
@@ -117,7 +118,7 @@ def _episodes(arguments: argparse.Namespace, modes: list[Mode]) -> dict:
                               'distance': None if r.distance != r.distance else round(r.distance, 4),
                               'seconds': round(r.seconds, 2)} for r in results]
     title = f'{arguments.episodes} episodes ' + ('through the nodes' if arguments.ros else 'in closed loop')
-    title += ', texts running all the time' * arguments.texts
+    title += ', texts running all the time' * arguments.texts + _shown(arguments)
     print(f'{title}\n{table(figures)}')
     return {'title': title, 'costs': None if arguments.ros else arguments.costs,
             'modes': {mode: plain(f) for mode, f in figures.items()}, 'episodes': lines}
@@ -127,7 +128,8 @@ def _episodes(arguments: argparse.Namespace, modes: list[Mode]) -> dict:
 def _loop(arguments: argparse.Namespace, mode: Mode, rates: Rates, simulation: Simulation) -> Iterator[Any]:
     """Give what runs episodes in a mode: the engine in this process, or the nodes."""
     if not arguments.ros:
-        yield ClosedLoop(_settings(arguments), mode, StageCosts.parse(arguments.costs), rates, simulation)
+        yield ClosedLoop(_settings(arguments), mode, StageCosts.parse(arguments.costs), rates, simulation,
+                         _cameras(arguments))
         return
     from oxygen_ros.nodes.episodes_over_ros import EpisodesOverRos  # needs ROS
     with EpisodesOverRos({'model': arguments.model, 'checkpoint': arguments.checkpoint, 'mode': mode.value,
@@ -138,6 +140,18 @@ def _loop(arguments: argparse.Namespace, mode: Mode, rates: Rates, simulation: S
 def _settings(arguments: argparse.Namespace) -> SessionSettings:
     settings = session_settings(arguments.model, arguments.robot, arguments.checkpoint)
     return replace(settings, engine=replace(settings.engine, denoise_steps=arguments.denoise_steps))
+
+
+def _cameras(arguments: argparse.Namespace) -> set[str] | None:
+    names = set(filter(None, (name.strip() for name in arguments.cameras.split(','))))
+    if unknown := names - set(robot_model.CAMERAS):
+        raise ConfigError(f'--cameras: there is no {", ".join(sorted(unknown))}: choose from '
+                          f'{", ".join(robot_model.CAMERAS)}')
+    return names or None
+
+
+def _shown(arguments: argparse.Namespace) -> str:
+    return f', cameras {arguments.cameras}' if arguments.cameras else ''
 
 
 def _modes(text: str) -> list[Mode]:
