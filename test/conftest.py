@@ -77,6 +77,12 @@ class RosGraph:
         self._nodes.append(node)
         return node
 
+    def remove(self, node) -> None:
+        """Destroy a node of the suite that was made here."""
+        self._executor.remove_node(node)
+        self._nodes.remove(node)
+        node.destroy_node()
+
     def listen(self, message_type: type, topic: str, qos=10) -> list:
         """Return a list that grows by every message that comes."""
         received: list = []

@@ -22,10 +22,11 @@ class Life:
         model = folder / 'small.yaml'
         model.write_text(yaml.safe_dump(small_config(**{**SIZES, 'action_dim': 32, 'prompt_tokens': 60})))
         self.graph, self.number = graph, 0
-        self.node = graph.add(InferenceNode, **{
+        self.parameters = {
             'model': str(model), 'memory.path': str(folder / 'memory.db'), 'speech.rate': 0.0, 'memory.rate': 0.0,
             'action.rate': 0.0, 'max_frame_age': 60.0, 'text_frame_age': 60.0, 'text_repetitions': 0,
-            'branch_tokens': 1000, 'answer.max_tokens': 4, **parameters})
+            'branch_tokens': 1000, 'answer.max_tokens': 4, **parameters}
+        self.node = graph.add(InferenceNode, **self.parameters)
         self.speech = graph.listen(TextChunk, 'speech', 1000)
         self.frames = graph.node.create_publisher(Frame, 'frames', 2)
         self.utterances = graph.node.create_publisher(String, 'utterance', 50)

@@ -141,6 +141,27 @@ def test_foxglove_layout_shows_topics_and_fields_that_there_are():
     assert sorted(leaves(layout['layout'])) == sorted(layout['configById'])
 
 
+def test_rqt_perspective_plots_fields_that_there_are():
+    perspective = json.loads((ROOT / 'config/oxygen.perspective').read_text())
+    manager = perspective['groups']['pluginmanager']
+
+    def value(entry):
+        assert entry['type'] == 'repr'
+        return ast.literal_eval(entry['repr'])
+
+    running = value(manager['keys']['running-plugins'])
+    instances = {f'plugin__{plugin.replace("/", "__")}__{number}' for plugin, numbers in running.items()
+                 for number in numbers}
+    assert {'rqt_plot/Plot', 'rqt_console/Console', 'rqt_runtime_monitor/RuntimeMonitor'} == set(running)
+    assert set(manager['groups']) <= instances
+    topics = [topic for group in manager['groups'].values()
+              for topic in value(group['groups']['plugin']['keys']['topics'])]
+    assert len(topics) > 10
+    for topic in topics:
+        name, field = re.fullmatch(r'/(\w+)/(\w+)', topic).groups()
+        assert name == 'status' and field in EngineStatus.get_fields_and_field_types(), topic
+
+
 def test_reference_pages_are_those_of_the_source():
     run = subprocess.run([sys.executable, ROOT / 'doc/generate.py', '--check'], capture_output=True, text=True)
     assert run.returncode == 0, f'{run.stdout}{run.stderr}: run `python doc/generate.py` and commit the pages'
