@@ -25,6 +25,7 @@ def objects_of(seed: int):
     ('recall', Line(Wish.RECALL)), ('stop', Line(Wish.STOP)), ('Stop!', Line(Wish.STOP)), ('help', Line(Wish.HELP)),
     ('?', Line(Wish.HELP)), ('quit', Line(Wish.QUIT)), ('look', Line(Wish.LOOK)),
     ('wait 2.5', Line(Wish.WAIT, seconds=2.5)), ('wait 1e9', Line(Wish.WAIT, seconds=60.0)),
+    ('scene 12', Line(Wish.SCENE, number=12)), ('scene 9999999999', Line(Wish.INSTRUCT, 'scene 9999999999')),
     ('wait nan', Line(Wish.INSTRUCT, 'wait nan')), ('stop the red cube', Line(Wish.INSTRUCT, 'stop the red cube'))])
 def test_a_line_is_an_instruction_a_question_or_a_word_to_the_demo(text, line):
     assert read_line(text) == line

@@ -109,12 +109,12 @@ class Acting:
 
 @pytest.mark.parametrize('knows', [True, False])
 def test_the_script_is_played_and_the_verdicts_are_those_of_the_policy(can_render, tmp_path, monkeypatch, knows):
-    from oxygen_ros.demo.simulator_run import SimulatorRun
-    run = SimulatorRun(check_simulator_settings(parsed('--output', str(tmp_path))), Console(quiet=True), live=False)
+    from oxygen_ros.demo.scripted_run import ScriptedRun
+    run = ScriptedRun(check_simulator_settings(parsed('--output', str(tmp_path))), Console(quiet=True), live=False)
     acting = Acting(run, knows)
     monkeypatch.setattr(run, '_pass', lambda monitor, seconds, condition=lambda: False: acting.pass_time(
         seconds, condition))
-    run._play(acting)
+    run._happen(acting)
     verdict = Verdict.TRUE if knows else Verdict.FALSE
     judged = [event for event in run.ledger.events if event.kind in (Kind.DID, Kind.ANSWERED, Kind.RECALLED)]
     assert {event.verdict for event in judged} == {verdict}
@@ -126,8 +126,8 @@ def test_the_script_is_played_and_the_verdicts_are_those_of_the_policy(can_rende
 
 
 def test_the_live_view_shows_events_with_marks_and_a_picture(can_render, tmp_path):
-    from oxygen_ros.demo.simulator_run import SimulatorRun
-    run = SimulatorRun(check_simulator_settings(parsed('--output', str(tmp_path))), Console(quiet=True), live=False)
+    from oxygen_ros.demo.scripted_run import ScriptedRun
+    run = ScriptedRun(check_simulator_settings(parsed('--output', str(tmp_path))), Console(quiet=True), live=False)
     acting = Acting(run, True)
     run.ledger.asked('where is [red] cube')
     run.ledger.noted(language.note(acting.objects).text, run.ledger.now_ns, True)
@@ -151,7 +151,8 @@ where is the red cube?
 remember?
 look
 stop
-wait 0.3
+scene 1
+wait 0.6
 '''
 
 
@@ -164,8 +165,7 @@ def test_a_pipe_talks_to_the_whole_suite_and_random_weights_are_called_so(render
     summary = json.loads(result.stdout)
     assert summary == json.loads((tmp_path / 'summary.json').read_text())
     assert summary['random_weights'] and RANDOM_WEIGHTS in result.stderr
-    assert summary['scene'] == ['red cube near left', 'purple cube far left', 'red ball far right',
-                                'cyan cube far middle']
+    assert summary['scene'] == ['cyan cube near right', 'red ball near left']  # of the last one
     told, = summary['told']
     assert (told['instruction'], told['outcome']) == ('go to the red cube', 'cut short')
     answer, = summary['answers']

@@ -10,6 +10,7 @@ from oxygen_ros.simulation.language import normalise
 from oxygen_ros.simulation.objects import COLOURS, SHAPES
 
 LONGEST_WAIT = 60.0  # s
+MOST_SEED = 2**31 - 1
 
 
 class Wish(enum.Enum):
@@ -21,6 +22,7 @@ class Wish(enum.Enum):
     RECALL = 'recall'  # from memory
     STOP = 'stop'
     WAIT = 'wait'
+    SCENE = 'scene'
     LOOK = 'look'
     HELP = 'help'
     QUIT = 'quit'
@@ -38,7 +40,7 @@ where is the red cube?         a question ends with a question mark. Also:
                                what colour is the cube?  what shape is the red object?  what is leftmost (rightmost)?
 remember the red cube?         what memory has about it; remember? shows the last notes
 stop                           hold still, until the next instruction
-look                           a picture of the scene; wait 3: three seconds without reading on; quit
+look                           a picture of the scene; scene 12: another one; wait 3: read on after 3 s; quit
 The policy knows {NAMED}. It was trained on these sentences alone.'''
 
 
@@ -46,12 +48,13 @@ The policy knows {NAMED}. It was trained on these sentences alone.'''
 class Line:
     """
     :param words: of an instruction or a question as the policy was trained on them; what to look for in memory.
-    :param seconds: of a wait, in time of the simulator.
+    :param seconds: of a wait, in time of the simulator. :param number: of a scene: its seed.
     """
 
     wish: Wish
     words: str = ''
     seconds: float = 0.0
+    number: int = 0
 
 
 def read_line(text: str) -> Line:
@@ -68,6 +71,8 @@ def read_line(text: str) -> Line:
         return Line(Wish.RECALL, ' '.join(word for word in rest.split() if word not in FILLERS))
     if first == 'wait' and (seconds := _seconds(rest)) is not None:
         return Line(Wish.WAIT, seconds=seconds)
+    if first == 'scene' and rest.isdecimal() and int(rest) <= MOST_SEED:
+        return Line(Wish.SCENE, number=int(rest))
     if not words:
         return Line(Wish.NOTHING)
     return Line(Wish.ASK if text.endswith('?') else Wish.INSTRUCT, words)

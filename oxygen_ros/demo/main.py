@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from oxygen_ros.demo.bag_settings import check_bag_settings
 from oxygen_ros.demo.domain import free_domain
+from oxygen_ros.demo.simulator_settings import SEED, SimulatorSettings, check_simulator_settings
 from oxygen_ros.suite import MODES, dds_environment
 
 if TYPE_CHECKING:
@@ -31,8 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--bag', nargs='?', const='', metavar='BAG',
                         help='play a recording instead of running the simulator: folder of a rosbag2 recording, or an '
                              '.mcap or .db3 file; without BAG the Unitree G1 recording of the source tree')
-    parser.add_argument('--seed', type=int, default=3, metavar='N',
-                        help='scene of the simulator, and script (default: 3)')
+    parser.add_argument('--seed', type=int, default=SEED, metavar='N',
+                        help=f'scene of the simulator, and script (default: {SEED})')
     parser.add_argument('--speed', type=float, default=1.0, metavar='X',
                         help='of simulated time: less than 1 for a slow machine (default: 1)')
     parser.add_argument('--duration', type=float, metavar='S',
@@ -87,16 +89,17 @@ def main(arguments: argparse.Namespace) -> int:
 def _settings(arguments: argparse.Namespace) -> Settings:
     """Return the settings of the demo that the arguments ask for; checks them."""
     if arguments.bag is None:
-        from oxygen_ros.demo.simulator_settings import check_simulator_settings
         return check_simulator_settings(arguments)
-    from oxygen_ros.demo.bag_settings import check_bag_settings
     return check_bag_settings(arguments)
 
 
 def _make_run(settings: Settings, console: Console, live: bool) -> DemoRun:
-    if 'simulator' in settings.nodes:
-        from oxygen_ros.demo.simulator_run import SimulatorRun
-        return SimulatorRun(settings, console, live)
+    if isinstance(settings, SimulatorSettings):
+        if settings.interactive:
+            from oxygen_ros.demo.interactive_run import InteractiveRun
+            return InteractiveRun(settings, console, live)
+        from oxygen_ros.demo.scripted_run import ScriptedRun
+        return ScriptedRun(settings, console, live)
     from oxygen_ros.demo.bag_run import BagRun
     return BagRun(settings, console, live)
 

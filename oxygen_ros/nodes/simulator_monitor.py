@@ -13,7 +13,9 @@ from collections import deque
 from typing import Any
 
 import numpy as np
+from rcl_interfaces.srv import SetParameters
 from rclpy.node import Node
+from rclpy.parameter import Parameter
 from rclpy.qos import qos_profile_sensor_data
 from sensor_msgs.msg import Image
 from std_msgs.msg import String
@@ -72,8 +74,19 @@ class SimulatorMonitor(DemoMonitor):
 
         self._call(self._query_client, QueryMemory.Request(words=words, limit=RECALLED), take)
 
+    def change_scene(self, seed: int) -> None:
+        """Put another scene on the table, and the robot at rest."""
+        def take(response: SetParameters.Response) -> None:
+            result = response.results[0]
+            self._ledger.conclude()
+            self._ledger.inform(f'scene {seed}' if result.successful else f'refused: {result.reason}')
+
+        self._call(self._scene_client, SetParameters.Request(
+            parameters=[Parameter('seed', value=seed).to_parameter_msg()]), take)
+
     def _open(self, node: Node) -> None:
         super()._open(node)
+        self._scene_client = node.create_client(SetParameters, 'simulator/set_parameters')
         self._stop_client = node.create_client(Stop, 'stop')
         node.create_subscription(String, 'truth', self._take_truth, QUEUE)
         node.create_subscription(String, 'instruction', self._take_instruction, QUEUE)
