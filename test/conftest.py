@@ -68,10 +68,10 @@ class RosGraph:
         self._nodes = [self.node]
         self._processes: list[subprocess.Popen] = []
 
-    def add(self, node_type: type, **parameters):
+    def add(self, node_type: type, namespace: str | None = None, **parameters):
         """Make a node of the suite in this process; it spins along with the test."""
         from rclpy.parameter import Parameter
-        node = node_type(context=self.context, parameter_overrides=[
+        node = node_type(context=self.context, namespace=namespace, parameter_overrides=[
             Parameter(name, value=value) for name, value in parameters.items()])
         self._executor.add_node(node)
         self._nodes.append(node)

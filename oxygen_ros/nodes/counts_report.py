@@ -21,7 +21,7 @@ class CountsReport:
     def __init__(self, node: Node, name: str, figures: Callable[[], Mapping[str, object]],
                  problem: Callable[[], str]) -> None:
         self._node, self._figures, self._problem = node, figures, problem
-        self._name = f'{node.get_name()}: {name}'
+        self._name = f'{node.get_fully_qualified_name().strip("/")}: {name}'
         self._publisher = node.create_publisher(DiagnosticArray, '/diagnostics', 10)
         node.create_timer(1.0, self._publish, clock=Clock(clock_type=ClockType.STEADY_TIME))
 

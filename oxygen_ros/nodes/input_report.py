@@ -62,6 +62,7 @@ class InputReport:
     def __init__(self, node: Node, synchronizer: FrameSynchronizer, inputs: Mapping[str, Input],
                  clock_watch: ClockWatch, timeout_s: float):
         self._node = node
+        self._name = node.get_fully_qualified_name().strip('/')
         self._synchronizer = synchronizer
         self._inputs = inputs
         self._clock_watch = clock_watch
@@ -221,7 +222,7 @@ class InputReport:
     def _qos(self) -> DiagnosticStatus:
         mismatches = self._qos_watch.check()
         return DiagnosticStatus(level=bytes([Level.ERROR if mismatches else Level.OK]),
-                                name=f'{self._node.get_name()}: qos',
+                                name=f'{self._name}: qos',
                                 message='; '.join(mismatches) or 'matches all other nodes')
 
     def _status(self, name: str, now_s: float) -> DiagnosticStatus:
@@ -243,5 +244,5 @@ class InputReport:
         if name == JOINTS and self._synchronizer.joints.unknown:
             values['ignored_joints'] = shown(', '.join(sorted(self._synchronizer.joints.unknown)), LONGEST)
         return DiagnosticStatus(
-            level=bytes([level]), name=f'{self._node.get_name()}: {title}', message=text, hardware_id=place,
+            level=bytes([level]), name=f'{self._name}: {title}', message=text, hardware_id=place,
             values=[KeyValue(key=key, value=str(value)) for key, value in values.items()])
