@@ -158,4 +158,4 @@ def test_summary_and_table_hold_the_verdicts_and_fit_into_json(ledger):
     assert summary['scene'] == ['red cube near left', 'blue ball far right']
     rows = {name: (text, verdict) for name, text, verdict in verdict_rows({**summary, 'simulated_time_speed': 1.0})}
     assert rows['told'][0].startswith('go to the red cube: missed') and rows['told'][1] is Verdict.FALSE
-    assert rows['answers'] == ('1 of 2 as they should be', Verdict.OPEN)
+    assert rows['answers'] == ('1 of 2 true', Verdict.OPEN)

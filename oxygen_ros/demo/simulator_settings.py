@@ -54,7 +54,7 @@ class SimulatorSettings(Settings):
     @property
     def described(self) -> dict[str, str | int]:
         """What the summary begins with."""
-        return {'robot': self.robot, 'seed': self.seed}
+        return {'model_file': self.model, 'robot': self.robot, 'seed': self.seed}
 
     def runs(self) -> dict[str, NodeRun]:
         """Return node -> what is started for it."""

@@ -61,10 +61,11 @@ def verdict_rows(summary: dict[str, Any]) -> list[tuple[str, str, Verdict]]:
     tally = summary['tally']
     for name, key in (('instructions', 'instructions'), ('answers', 'answers'), ('spoken lines', 'spoken_lines'),
                       ('facts of notes', 'facts_of_notes'), ('recalled', 'recalled')):
+        word = 'followed' if key == 'instructions' else 'true'
         true, count = tally[key]
         if count:
             verdict = Verdict.TRUE if true == count else Verdict.OPEN
-            rows.append((name, f'{true} of {count} as they should be', verdict))
+            rows.append((name, f'{true} of {count} {word}', verdict))
     return rows
 
 
