@@ -11,7 +11,6 @@ from PIL import Image, ImageDraw, ImageFont
 
 from oxygen_ros.demo.events import Event, Kind, Verdict
 
-FONTS = Path(matplotlib.get_data_path()) / 'fonts' / 'ttf'
 HEIGHT = 160  # pixels of the part below the pictures
 ROW, MARGIN, LABEL = 24, 10, 74  # pixels
 SIZE = 15
@@ -34,8 +33,8 @@ class Subtitles:
 
     def __init__(self, title: Sequence[str], warning: str = '', start_ns: int = 0) -> None:
         self._title, self._warning, self._start_ns = tuple(title), warning, start_ns
-        self._font = ImageFont.truetype(str(FONTS / 'DejaVuSans.ttf'), SIZE)
-        self._small = ImageFont.truetype(str(FONTS / 'DejaVuSans.ttf'), SIZE - 4)
+        font = _font_file()
+        self._font, self._small = ImageFont.truetype(font, SIZE), ImageFont.truetype(font, SIZE - 4)
         self._drawn: tuple[list[tuple[str, Event | None]], np.ndarray] | None = None
 
     def below(self, picture: np.ndarray, time_ns: int, events: Sequence[Event]) -> np.ndarray:
@@ -80,6 +79,15 @@ class Subtitles:
         while words and self._font.getlength(f'{words}…') > width:
             words = words[:-1]
         return f'{words}…'
+
+
+def _font_file() -> str:
+    """Return the file of a font that has the marks: Matplotlib brings it along, or knows where the system has it."""
+    path = Path(matplotlib.get_data_path()) / 'fonts' / 'ttf' / 'DejaVuSans.ttf'
+    if path.exists():
+        return str(path)
+    from matplotlib import font_manager  # looks through all fonts, which takes its time
+    return font_manager.findfont('DejaVu Sans')
 
 
 def rows_at(time_ns: int, events: Sequence[Event]) -> list[tuple[str, Event | None]]:
