@@ -196,6 +196,8 @@ class SlowVoice:
 class Written:
     """An output that keeps what came."""
 
+    audible = True
+
     def __init__(self):
         self.lines, self.began = [], threading.Semaphore(0)
         self.fails = False
@@ -254,6 +256,14 @@ def test_speaking_is_told_once_for_lines_in_a_row(voice):
     voice.wait(2)
     voice.speaker.close()
     assert voice.speaking == [True, False]
+
+
+def test_voice_that_nobody_hears_does_not_count_as_speaking(voice):
+    voice.output.audible = False
+    voice.queue.put(Line('one', 1))
+    voice.wait(1)
+    voice.speaker.close()
+    assert voice.speaking == []
 
 
 def test_device_that_fails_costs_one_line_only(voice):

@@ -144,6 +144,7 @@ def speaking(ros_graph, monkeypatch, tmp_path):
     def make(**parameters):
         voice = SlowVoice()
         monkeypatch.setattr(speak, 'Synthesiser', lambda *_: voice)
+        monkeypatch.setattr(speak.WavFolder, 'audible', True)
         ros_graph.add(speak.SpeakNode, wav_folder=str(tmp_path / 'wav'), **parameters)
         publisher = ros_graph.node.create_publisher(TextChunk, 'speech', 10)
         assert ros_graph.spin_until(publisher.get_subscription_count)

@@ -26,7 +26,13 @@ class Synthesis(Protocol):
 
 
 class Output(Protocol):
-    """Where sound goes. One thread."""
+    """
+    Where sound goes. One thread.
+
+    :ivar audible: whether somebody hears it at once.
+    """
+
+    audible: bool
 
     def begin(self, line: Line, rate: int) -> None:
         """Begin a line; samples per second."""
@@ -40,6 +46,8 @@ class Output(Protocol):
 
 class WavFolder:
     """Each line becomes a file: 0001.wav, and a line in lines.txt that says what it is."""
+
+    audible = False
 
     def __init__(self, folder: Path | str) -> None:
         self._folder = Path(folder).expanduser()
@@ -73,6 +81,8 @@ class SoundDevice:
     :param device: name or part of it, or number; empty for the system's default.
     :raises ConfigError: there is none, or no PortAudio.
     """
+
+    audible = True
 
     def __init__(self, device: str = '') -> None:
         self._library = load_sounddevice('a loudspeaker')
@@ -109,6 +119,7 @@ class Speaker:
     Speaks the lines of a queue in a thread of its own until `close`.
 
     :param on_speaking: told True before it begins to speak and False when no line waits any more; in the thread.
+        Nothing is told if the output is not audible.
     :param on_ending: told of each line how it ended, and what went wrong; in the thread.
     """
 
@@ -128,7 +139,7 @@ class Speaker:
     def _run(self) -> None:
         speaking = False
         while (line := self._queue.take()) is not None:
-            if not speaking:
+            if not speaking and self._output.audible:
                 speaking = True
                 self._on_speaking(True)
             try:
@@ -137,7 +148,7 @@ class Speaker:
                 ending, problem = Ending.FAILED, f'{type(error).__name__}: {error}'
             last = self._queue.done(ending)
             self._on_ending(line, ending, problem)
-            if last:
+            if last and speaking:
                 speaking = False
                 self._on_speaking(False)
 
