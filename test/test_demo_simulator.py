@@ -144,6 +144,18 @@ def test_the_live_view_shows_events_with_marks_and_a_picture(can_render, tmp_pat
     assert event_line(run.ledger.events[-1]).plain.startswith('noted    ')
 
 
+def test_a_sentence_that_the_policy_does_not_know_is_done_and_said_to_be_so(can_render, tmp_path, capsys):
+    from oxygen_ros.demo.interactive_run import InteractiveRun
+    run = InteractiveRun(check_simulator_settings(parsed('--interactive', '--output', str(tmp_path))), Console(), False)
+    acting = Acting(run, True)
+    for text in ('go home', 'how many objects are there?', 'remember?'):
+        assert run.enter(acting, text)
+    assert 'not trained' not in capsys.readouterr().out
+    assert run.enter(acting, 'dance') and 'not trained' in capsys.readouterr().out
+    assert [told.words for told in run.ledger.told] == ['go home', 'dance']
+    assert not run.enter(acting, 'quit')
+
+
 LINES = '''help
 go to the red cube
 wait 1.5

@@ -9,7 +9,7 @@ from PIL import Image
 
 from oxygen_ros.demo.events import Kind
 from oxygen_ros.demo.keyboard import open_keyboard
-from oxygen_ros.demo.lines import HELP, Wish, read_line
+from oxygen_ros.demo.lines import HELP, Line, Wish, read_line
 from oxygen_ros.demo.record import Record
 from oxygen_ros.demo.run import Interrupted
 from oxygen_ros.demo.simulator_run import SimulatorRun
@@ -17,6 +17,8 @@ from oxygen_ros.demo.stage import blocks
 from oxygen_ros.demo.summary import outages
 from oxygen_ros.demo.view import RANDOM_WEIGHTS, is_random
 from oxygen_ros.nodes.simulator_monitor import SimulatorMonitor
+from oxygen_ros.simulation.asking import read_question
+from oxygen_ros.simulation.language import read_instruction
 
 LAST_SECONDS = 1.2  # of the simulator, for answers that are open at the end
 LOOK_COLUMNS = 72
@@ -34,11 +36,14 @@ class InteractiveRun(SimulatorRun):
 
         :returns: False if it says to end.
         """
-        wish = read_line(text).wish
-        if wish is Wish.LOOK:
+        line = read_line(text)
+        if line.wish is Wish.LOOK:
             self._look()
-        elif wish is Wish.HELP:
+        elif line.wish is Wish.HELP:
             self._console.print(HELP, markup=False, highlight=False)
+        elif self._is_foreign(line):
+            self._console.print('the small policy was not trained on that sentence, and it is not judged (help lists '
+                                'what it knows)', highlight=False, soft_wrap=True)
         return super().enter(monitor, text)
 
     def failures(self, record: Record, end: float) -> list[str]:
@@ -61,6 +66,12 @@ class InteractiveRun(SimulatorRun):
                 self._pass(monitor, LAST_SECONDS, lambda: monitor.record.settled)
         except Interrupted:
             self._group.stop_requested = False  # the end is orderly; another signal ends it at once
+
+    def _is_foreign(self, line: Line) -> bool:
+        """Whether a line is an instruction or a question that is none of the simulator's language."""
+        if line.wish is Wish.ASK:
+            return read_question(line.words, self.ledger.truth.objects) is None
+        return line.wish is Wish.INSTRUCT and not read_instruction(line.words)[0]
 
     def _show(self, record: Record) -> None:
         if self._talking:
