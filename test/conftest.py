@@ -89,7 +89,7 @@ class RosGraph:
         self.node.create_subscription(message_type, topic, received.append, qos)
         return received
 
-    def spin_until(self, condition: Callable[[], bool], seconds: float = 30.0) -> bool:
+    def spin_until(self, condition: Callable[[], bool], seconds: float = 60.0) -> bool:
         """Spin until the condition holds; returns whether it does. Generous, for loaded machines."""
         end = time.monotonic() + seconds
         while not condition() and time.monotonic() < end:

@@ -57,7 +57,7 @@ class Life:
         self.speech = graph.listen(TextChunk, 'speech', 1000)
         self.diagnostics = graph.listen(DiagnosticArray, '/diagnostics', 100)
         self.frames = graph.node.create_publisher(Frame, 'frames', 2)
-        graph.node.create_timer(0.05, self._frame)
+        graph.node.create_timer(0.1, self._frame)
         self.ask_client = graph.node.create_client(Ask, 'ask')
 
     def _command(self, message):

@@ -159,9 +159,10 @@ def test_chunk_under_way_when_the_clock_jumps_back_does_not_stand_in_the_way(ros
         clock.publish(Clock(clock=time_to_msg(now_ns[0])))
         peer.publish(now_ns[0])
 
+    peer.wait(lambda: peer.trajectories, 'trajectories', each=tick, seconds=120)  # a busy machine takes long to start
     for _ in range(3):
         chunks = len(peer.trajectories)
-        peer.wait(lambda: len(peer.trajectories) >= chunks + 3, 'trajectories', each=tick, seconds=30)  # noqa: B023
+        peer.wait(lambda: len(peer.trajectories) >= chunks + 3, 'trajectories', each=tick)  # noqa: B023
         now_ns[0] -= 10_000_000_000_000
     ros_graph.stop(peer.process)
 

@@ -13,12 +13,14 @@ from std_msgs.msg import String
 from trajectory_msgs.msg import JointTrajectory
 
 from oxygen_ros.msg import EngineStatus, Frame, MemoryEntry, TextChunk
+from oxygen_ros.nodes.conversion import time_from_msg
 from oxygen_ros.robot.robot_file import load_robot
 from oxygen_ros.srv import Ask, Cancel, QueryMemory, SetInstruction, Stop
 
 BAG = Path(__file__).parent / 'data' / 'bags' / 'g1_two_cameras'
 ROBOT = load_robot('unitree_g1')
 ARMS = ROBOT.layout('joints').actions
+START_SECONDS = 120  # that three processes may take to begin on a machine that is busy otherwise
 
 
 class Suite:
@@ -47,21 +49,30 @@ class Suite:
     def call(self, service_type, name, **fields):
         if name not in self.clients:
             self.clients[name] = self.graph.node.create_client(service_type, name)
-            assert self.graph.spin_until(self.clients[name].service_is_ready), name
+            assert self.graph.spin_until(self.clients[name].service_is_ready, START_SECONDS), name
         # Right after discovery DDS may lose an answer, since the service does not know our reader yet: ask again.
         for _ in range(3):
             future = self.clients[name].call_async(service_type.Request(**fields))
-            if self.graph.spin_until(future.done, 15):
+            if self.graph.spin_until(future.done, 40):  # a model is loaded meanwhile
                 return future.result()
         pytest.fail(f'{name} does not answer; heard {len(self.diagnostics)} diagnostics, {len(self.frames)} frames, '
                     f'nodes {self.graph.node.get_node_names()}, inference {self.inference.poll()}')
 
-    def wait(self, condition, what, seconds=60):
+    def wait(self, condition, what, seconds=START_SECONDS):
         if not self.graph.spin_until(condition, seconds):
             processes = [f'{process.args[3]} {process.poll()}' for process in
                          (self.inference, self.perception, self.replay)]
             said = {status.name: status.message for array in self.diagnostics for status in array.status}
             pytest.fail(f'no {what}; frames {len(self.frames)}, status {len(self.status)}, {processes}, {said}')
+
+    def settle(self):
+        """Wait until nothing that moves the robot comes any more: a busy machine hands out late what was under way."""
+        for _ in range(30):
+            before = len(self.trajectories), len(self.commands)
+            self.graph.spin_for(0.5)
+            if (len(self.trajectories), len(self.commands)) == before:
+                return
+        pytest.fail('commands go on and on')
 
     def stop(self):
         for process in (self.replay, self.perception, self.inference):
@@ -79,6 +90,10 @@ def texts(pieces):
     for piece in pieces:
         result[piece.request_id].append(piece)
     return result
+
+
+def stamp_ns(message):
+    return time_from_msg(message.header.stamp)
 
 
 def assert_within_limits(names, positions, velocities):
@@ -161,15 +176,18 @@ def test_suite_acts_speaks_and_remembers_at_once(suite):
 def test_stop_holds_the_robot_until_resumed(suite):
     suite.wait(lambda: len(suite.trajectories) >= 2, 'trajectories')
     assert suite.call(Stop, 'stop', reason='test', cancel_text=True).stopped
-    suite.graph.spin_for(0.3)  # what was under way
-    chunks, commands = len(suite.trajectories), len(suite.commands)
-    suite.wait(lambda: len(suite.commands) >= commands + 20, 'holding commands')
+    # For a controller that has the rest of a chunk in hand. What was under way comes before it.
+    suite.wait(lambda: len(suite.trajectories[-1].points) == 1, 'trajectory to hold')
+    chunks, (hold,), held_ns = len(suite.trajectories), suite.trajectories[-1].points, stamp_ns(suite.trajectories[-1])
+
+    def held():
+        return [command for command in suite.commands if stamp_ns(command) > held_ns]
+
+    suite.wait(lambda: len(held()) >= 25, 'holding commands')
     assert len(suite.trajectories) == chunks
-    hold = suite.trajectories[-1].points  # for a controller that has the rest of a chunk in hand
-    assert len(hold) == 1 and not any(hold[0].velocities)
-    np.testing.assert_array_equal(hold[0].positions, suite.commands[-1].position)
-    positions = np.array([command.position for command in suite.commands[commands + 5:]])
-    assert np.ptp(positions, axis=0).max() < 1e-9
+    assert not any(hold.velocities)
+    np.testing.assert_array_equal(hold.positions, suite.commands[-1].position)
+    assert np.ptp(np.array([command.position for command in held()]), axis=0).max() < 1e-9
     assert 'stopped' in suite.call(SetInstruction, 'set_instruction', instruction='go on').message
     assert suite.call(SetInstruction, 'set_instruction', instruction='go on', resume=True).accepted
     suite.wait(lambda: len(suite.trajectories) > chunks, 'trajectories after resuming')
@@ -196,7 +214,7 @@ def test_lifecycle_by_hand_commands_only_while_active(ros_graph, tmp_path):
         chunks, pieces = len(suite.trajectories), len(suite.speech)
         suite.wait(lambda: len(suite.trajectories) > chunks and len(suite.speech) > pieces, 'output')  # noqa: B023
         change(Transition.TRANSITION_DEACTIVATE)
-        suite.graph.spin_for(0.3)  # what was under way
+        suite.settle()
         after = len(suite.trajectories), len(suite.commands)
         suite.graph.spin_for(0.7)
         assert (len(suite.trajectories), len(suite.commands)) == after
