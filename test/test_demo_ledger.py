@@ -117,6 +117,14 @@ def test_notes_count_by_their_facts_and_show_when_they_are_new(ledger):
     assert [(fact.true, fact.total) for fact in ledger.facts] == [(6, 6), (6, 6), (5, 6)]
 
 
+def test_a_note_about_a_half_hidden_object_is_not_called_true(ledger):
+    pass_time(ledger, 0.1, truth(objects=(CUBE.with_pixels(40), BALL)))
+    ledger.noted('red cube far right, blue ball far right', ledger.now_ns, True)
+    assert newest(ledger)[2] is Verdict.OPEN and 'half hidden: red cube' in ledger.events[-1].detail
+    ledger.noted('red cube far right, blue ball near right', ledger.now_ns, True)
+    assert newest(ledger)[2] is Verdict.FALSE
+
+
 def test_what_memory_has_is_judged_by_the_frame_of_the_note(ledger):
     then_ns = ledger.now_ns
     pass_time(ledger, 1.0, truth(objects=(BALL,)))

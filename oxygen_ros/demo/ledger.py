@@ -186,7 +186,7 @@ class Ledger:
         if facts is not None:
             self.facts.append(facts)
         if new:
-            self._add(Kind.NOTED, note, *_judged(facts))
+            self._add(Kind.NOTED, note, *self._judge_note(note, stamp_ns))
 
     def recalled(self, words: str, entries: Sequence[tuple[str, int, int]]) -> None:
         """
@@ -198,7 +198,7 @@ class Ledger:
         if not entries:
             self._add(Kind.RECALLED, f'nothing{about}')
         for text, count, stamp_ns in entries:
-            verdict, detail = _judged(self._facts(text, stamp_ns))
+            verdict, detail = self._judge_note(text, stamp_ns)
             self._add(Kind.RECALLED, text, verdict, f'seen {count}×' + (f', {detail}' if detail else ''))
 
     def _judge_line(self, line: str, stamp_ns: int) -> Verdict:
@@ -215,18 +215,25 @@ class Ledger:
         truth = self._truths.get(stamp_ns)
         return score_note(note, truth.objects) if truth is not None else None
 
+    def _judge_note(self, note: str, stamp_ns: int) -> tuple[Verdict, str]:
+        """Return the verdict on a note, and what it rests on."""
+        facts = self._facts(note, stamp_ns)
+        if facts is None or not facts.total:
+            return Verdict.OPEN, ''
+        detail = f'{facts.true} of {facts.total} facts'
+        if facts.true < facts.total:
+            return Verdict.FALSE, detail
+        half_hidden = [item.name for item in self._truths[stamp_ns].objects
+                       if not item.seen and not item.hidden and item.name in note]
+        if half_hidden:  # what is said of it is not among the facts
+            return Verdict.OPEN, f'{detail}, half hidden: {", ".join(half_hidden)}'
+        return Verdict.TRUE, detail
+
     def _add(self, kind: Kind, text: str, verdict: Verdict = Verdict.OPEN, detail: str = '', number: int = -1) -> None:
         event = Event(self.now_ns, kind, text, verdict, detail, number)
         self.events.append(event)
         for listener in self.listeners:
             listener(event)
-
-
-def _judged(facts: Facts | None) -> tuple[Verdict, str]:
-    """Return the verdict on a note, and what it rests on."""
-    if facts is None or not facts.total:
-        return Verdict.OPEN, ''
-    return Verdict(facts.true == facts.total), f'{facts.true} of {facts.total} facts'
 
 
 def _deed(told: Told) -> str:
