@@ -185,7 +185,7 @@ def test_what_happens_to_all_inputs_at_once_is_one_line_of_the_log(ros_graph, mo
         return [(line.level, line.msg) for line in log if line.name == 'perception' and line.msg.startswith((
             'inputs:', 'camera', 'joint', 'frames:'))]
 
-    ros_graph.add(PerceptionNode, **TWO_CAMERAS, input_timeout=0.3)
+    ros_graph.add(PerceptionNode, **TWO_CAMERAS)
     diagnostics = ros_graph.listen(DiagnosticArray, '/diagnostics')
     assert ros_graph.spin_until(lambda: any('nobody publishes' in text for _, text in lines()))  # no replay runs yet
     cameras = Cameras(ros_graph, '/left/image_raw', '/right/image_raw')

@@ -147,15 +147,16 @@ class InputReport:
             if found := find_absence(self._node, item, self._arrivals[name], now_s, self._timeout_s):
                 absent[name] = found
         together = common_absence(self._inputs, absent)
-        # The others may follow until the next report, and then it is no fault of this input.
+        # The log waits for the next report: until then other inputs may follow, or the publishers of these may go.
         new = [name for name, found in absent.items() if not self._alarms.holds(name, found.kind.value)]
         for name, found in absent.items():
             self._withdraw_others(name, found.kind)
-            self._alarm(name, found.kind.value, found.level, found.text, STATE_SECONDS, together or name in new)
+            self._alarm(name, found.kind.value, found.level, found.text, STATE_SECONDS,
+                        bool(together) or name in new)
         if together:
             kind, level, text = together
             self._withdraw_others(INPUTS, kind)
-            self._alarm(INPUTS, kind.value, level, text, STATE_SECONDS)
+            self._alarm(INPUTS, kind.value, level, text, STATE_SECONDS, bool(new))
         return absent, not together and not new
 
     def _withdraw_others(self, name: str, absence: Absence) -> None:
