@@ -159,6 +159,7 @@ def test_actions_that_fail_again_and_again_lead_to_the_error_state_and_back(life
 def test_thread_that_dies_makes_the_robot_safe_and_the_node_can_begin_anew(life):
     life.start()
     waits = life.ask(max_tokens=150, wait=True, timeout=60.0)
+    assert life.graph.spin_until(lambda: life.speech)  # or it would come too late, and be refused
     life.model.inject('denoise', ModelFault.DIES)
     life.in_error_state()
     assert life.result(waits).finish_reason in ENDS  # it may have been quick
@@ -168,8 +169,9 @@ def test_thread_that_dies_makes_the_robot_safe_and_the_node_can_begin_anew(life)
 def test_call_that_does_not_return_makes_the_robot_safe_and_the_node_can_begin_anew(life):
     life.start()
     threads = threading.active_count()
-    life.model.inject('denoise', ModelFault.HANGS)
     waits = life.ask(max_tokens=150, wait=True, timeout=60.0)
+    assert life.graph.spin_until(lambda: life.speech)
+    life.model.inject('denoise', ModelFault.HANGS)
     life.in_error_state()
     assert life.result(waits).finish_reason in ENDS
     assert 'no cycle ended' in life.said()['state'][1]
