@@ -10,6 +10,7 @@ from rclpy.qos import QoSProfile
 from rclpy.task import Future
 
 from oxygen_ros.engine.requests import AdmissionError, BargeIn, TextDelta, instruction_problem
+from oxygen_ros.errors import OxygenError
 from oxygen_ros.memory.store import MOST_PICTURE_BYTES
 from oxygen_ros.nodes.conversion import time_from_msg, time_to_msg
 from oxygen_ros.nodes.inference_messages import entry_to_msg, explanation
@@ -95,7 +96,8 @@ class InferenceServices:
         if error is not None:
             node.texts.open.refused(text)
             self._waiting.pop(text.request_id, None)
-            response.message = str(error) if isinstance(error, AdmissionError) else f'the question failed: {error!r}'
+            response.message = str(error) if isinstance(error, (AdmissionError, OxygenError)) else (
+                f'the question failed: {error!r}')
             return response
         response.accepted, response.request_id = True, text.request_id
         if request.wait:

@@ -10,6 +10,8 @@ from typing import Any
 from rclpy.node import Node
 from rclpy.task import Future
 
+from oxygen_ros.errors import OxygenError
+
 
 class Mailbox:
     """
@@ -52,6 +54,6 @@ class Mailbox:
 
 def _outcome(future: ThreadFuture) -> tuple[Any, BaseException | None]:
     if future.cancelled():
-        return None, RuntimeError('the node is shutting down')
+        return None, OxygenError('the engine ended before it came to this; /diagnostics says why')
     error = future.exception()
     return (None, error) if error is not None else (future.result(), None)
