@@ -4,7 +4,7 @@ Online estimates of how long each stage of a cycle takes, learnt from what was m
 Every (stage, size) keeps a moving mean and a moving mean deviation, as TCP does for its round-trip time (Jacobson 1988,
 gains 1/8 and 1/4). A prediction is mean + 2 deviations: deadlines need the slow case, not the usual one. For actions,
 which must not be late, that is not slow enough: their times have a long tail, and the deviation forgets it within some
-actions. `slow` remembers the last 64.
+actions. `slow` remembers the slowest of the last 100.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 OUTLIER = 4.0  # measurements beyond this multiple of what is expected count as this much
-RECENT = 64    # measurements that are remembered
-RARE = 0.05    # share of them that may be slower than what counts as slow
+RECENT = 100   # measurements that are remembered
 
 
 class Stage(enum.Enum):
@@ -54,12 +53,6 @@ class Estimate:
         self.deviation += (abs(error) - self.deviation) / 4
         self.surplus.append(error)
 
-    @property
-    def tail(self) -> float:
-        """The surplus that few of the last measurements exceeded."""
-        ordered = sorted(self.surplus)
-        return ordered[int((1 - RARE) * len(ordered))] if ordered else 0.0
-
 
 class CostModel:
     """Predicts seconds per stage and size. Not thread safe: it belongs to the engine."""
@@ -95,10 +88,12 @@ class CostModel:
                 estimate.surplus.remove(max(estimate.surplus))
 
     def slow(self, stage: Stage) -> float:
-        """Return the seconds that a stage of size 1 takes when it is slow: few of the last ones were slower."""
+        """Return the seconds that a stage of size 1 takes when slow: as the slowest of RECENT, or as predicted."""
         predicted = self.predict(stage)
         estimate = self._estimates[stage].get(1)
-        return predicted if estimate is None else max(predicted, estimate.mean + estimate.tail)
+        if estimate is None or not estimate.surplus:
+            return predicted
+        return max(predicted, estimate.mean + max(estimate.surplus))
 
     def predict(self, stage: Stage, size: int = 1, deviations: float = 2.0) -> float:
         """

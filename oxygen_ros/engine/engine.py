@@ -31,6 +31,8 @@ from oxygen_ros.models.packing import pack
 
 logger = logging.getLogger(__name__)
 
+PATIENCE = 4  # actions that texts wait for in vain, until a slow one is forgotten
+
 
 class Engine:
     """
@@ -59,6 +61,7 @@ class Engine:
         self._failures = 0  # actions in a row of which the model raised
         self._steps_done = 0  # decode steps since the last action
         self._text_advanced = False  # any text started or decoded since the last action
+        self._starved = 0  # actions in a row between which texts waited in vain
 
     # -- input -------------------------------------------------------------------------------------------------------
 
@@ -189,8 +192,12 @@ class Engine:
 
     def _act(self, skip: int, problem: str) -> None:
         if not self._text_advanced and (self._texts.waiting or self._texts.running):
+            self._starved += 1
             self.costs.relax((Stage.EXTEND, Stage.DECODE))
-            self.costs.forget_slowest(Stage.ACTION)
+            if self._starved % PATIENCE == 0:
+                self.costs.forget_slowest(Stage.ACTION)
+        else:
+            self._starved = 0
         self._steps_done, self._text_advanced = 0, False
         deadline = self._deadlines[skip]
         del self._deadlines[:skip + 1]
