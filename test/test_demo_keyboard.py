@@ -78,8 +78,11 @@ def test_a_terminal_gives_lines_below_what_is_printed_until_ctrl_d_or_ctrl_c(ter
     assert terminal.read_until('toolbar: 3 Hz'), terminal.output
     terminal.type('go to the red cubr\x7fe\r')
     assert terminal.read_until('got go to the red cube'), terminal.output
-    terminal.type(end)
-    assert terminal.read_until('ended'), terminal.output
+    for _ in range(10):  # while something is printed the terminal is not raw for a moment, and a key may be lost
+        terminal.type(end)
+        if terminal.read_until('ended', 3.0):
+            break
+    assert 'ended' in terminal.output, terminal.output
     assert 'Traceback' not in terminal.output and terminal.process.wait(timeout=20) == 0
 
 

@@ -91,12 +91,13 @@ class Prompt(Keyboard):
         self._stack.close()
 
     def _read(self) -> None:
-        while not self._closing:
-            try:
-                line = self._session.prompt(PROMPT, handle_sigint=False)
-            except (EOFError, KeyboardInterrupt):  # Ctrl-D, Ctrl-C
-                return
-            self._lines.put(line)
+        with self._session.app.input.raw_mode():  # between two lines too: what is typed then would be lost in part
+            while not self._closing:
+                try:
+                    line = self._session.prompt(PROMPT, handle_sigint=False)
+                except (EOFError, KeyboardInterrupt):  # Ctrl-D, Ctrl-C
+                    return
+                self._lines.put(line)
 
 
 def open_keyboard(toolbar: Callable[[], str]) -> Keyboard:
