@@ -43,7 +43,10 @@ class Tested(Node):
 
 parser = argparse.ArgumentParser()
 add_node_arguments(parser, TABLE)
-sys.exit(run_node(Tested, parser.parse_args()))
+code = run_node(Tested, parser.parse_args())
+print('ended', flush=True)
+time.sleep(1.0 if code == 0 else 0.0)  # the interpreter takes its time to end
+sys.exit(code)
 '''
 
 
@@ -64,7 +67,19 @@ def test_signal_destroys_the_node_in_a_valid_context(ros_domain, number):
         assert process.poll() is None
     process.send_signal(number)
     code, output, errors = finish(process)
-    assert (code, errors) == (0, '') and output.endswith('destroyed True\n')
+    assert (code, errors) == (0, '') and output.endswith('destroyed True\nended\n')
+
+
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+def test_signal_while_the_interpreter_ends_changes_nothing(ros_domain, number):
+    process = start()
+    while process.stdout.readline() != 'spinning\n':
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    while process.stdout.readline() != 'ended\n':
+        assert process.poll() is None
+    process.send_signal(number)
+    assert finish(process)[0] == 0
 
 
 BUSY = '''
@@ -117,7 +132,7 @@ def test_signal_in_a_long_callback_ends_the_process_in_an_orderly_way(ros_domain
 
 def test_node_that_finishes_gives_its_exit_code(ros_domain):
     code, output, errors = finish(start('-p', 'what:=finish'))
-    assert (code, errors) == (3, '') and output.endswith('destroyed True\n')
+    assert (code, errors) == (3, '') and output.endswith('destroyed True\nended\n')
 
 
 def test_mistake_in_a_callback_is_shown_and_still_destroys_the_node(ros_domain):

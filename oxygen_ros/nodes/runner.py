@@ -162,6 +162,7 @@ class _StopSignals:
 
     A signal that comes again within a second is the same wish (Ctrl-C reaches the whole group of a terminal, and a
     launcher passes it on as well) and is ignored; a later one meets the default action and ends the process at once.
+    When the node has ended by a signal, further ones are ignored: only the interpreter has yet to end.
     Python allows handlers only in the main thread; in another one (a test that runs a node in a thread) none is
     installed.
     """
@@ -180,7 +181,8 @@ class _StopSignals:
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._previous.items():
-            signal.signal(number, handler)
+            # Obeyed already: a launcher that is impatient with the end of the interpreter gets the exit code 0 as well.
+            signal.signal(number, signal.SIG_IGN if self._since else handler)
 
     def wake(self) -> None:
         """End `wait`; any thread may call it."""
