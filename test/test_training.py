@@ -18,6 +18,7 @@ from oxygen_ros.training.batches import choose_frames, generator, pack
 from oxygen_ros.training.config import parse_config
 from oxygen_ros.training.export import export
 from oxygen_ros.training.losses import LossWeights
+from oxygen_ros.training.model_card import model_card
 from oxygen_ros.training.packed import NO_TARGET, PackedForward
 from oxygen_ros.training.run_folder import RunFolder
 from oxygen_ros.training.trainer import Trainer, learning_rate
@@ -153,6 +154,7 @@ def test_late_steps_have_batches_and_losses_of_their_own(dataset, tmp_path):
     assert seen == [len(CAMERAS)] * 5 and late.batch_at(4) == config.batch
     assert [late.loss_at(step).action for step in (4, 5)] == [config.loss.action, 7.0]
     assert config.loss_at(9) == config.loss and config.batch_at(9) == config.batch
+    assert 'From step 5 on, 100% of the batches show all cameras' in model_card(late, 10, 1, [], [])
     with pytest.raises(ConfigError, match='late_batch has prefix_tokens'):
         parse_config({**late.to_mapping(), 'late_batch': {'prefix_tokens': 3}}, 'recipe')
 

@@ -29,11 +29,12 @@ def model_card(config: TrainingConfig, step: int, parameters: int, log: Sequence
         'move one.',
         '',
         state, '', '## How it was made', '',
-        f'* {config.data_frames:,} frames of `oxygen_ros dataset`. Recipe and seeds: `training.yaml`; curves: '
+        f'* {config.frames_at(step):,} frames of `oxygen_ros dataset`. Recipe and seeds: `training.yaml`; curves: '
         '`curves.png`.',
         f'* {config.vision_steps:,} steps of the vision tower alone ({config.vision_frames} frames each), then '
         f'{config.steps:,} steps of everything ({batch.frames} frames, each with {batch.rows} instructions, '
         f'{batch.samples} noise samples of the chunk for each, and as many questions as fit).',
+        *_late(config),
         '* The weights are an average over the last steps (EMA).',
         "* It knows the words of the simulator's language (`tokenizer.json`). Others mean nothing to it.", '']
     if looks:
@@ -48,6 +49,16 @@ def model_card(config: TrainingConfig, step: int, parameters: int, log: Sequence
     for part in parts:
         lines += _evaluation(part)
     return '\n'.join(lines)
+
+
+def _late(config: TrainingConfig) -> list[str]:
+    """Return what is different towards the end of the training."""
+    loss, batch = config.late_loss or config.loss, config.late_batch or config.batch
+    if (loss, batch) == (config.loss, config.batch):
+        return []
+    return [f'* From step {config.vision_steps + config.late_from:,} on, {batch.all_cameras:.0%} of the batches show '
+            f'all cameras (before: {config.batch.all_cameras:.0%}), and the loss of the actions counts {loss.action:g} '
+            f'(before: {config.loss.action:g}).']
 
 
 def _evaluation(part: Mapping) -> list[str]:
