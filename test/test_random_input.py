@@ -121,10 +121,10 @@ def test_any_messages_leave_the_node_alive_and_its_frames_whole(node, events):
             message = JointState(name=names, position=array.array('d', positions),
                                  velocity=array.array('d', velocities))
             message.header.stamp = stamp
-            node._on_joints(serialize_message(message))
+            node._on_joints(serialize_message(message), now_ns)
             continue
         if kind == 'bytes':
-            node._on_joints(fields[0])
+            node._on_joints(fields[0], now_ns)
             continue
         if kind == 'raw':
             encoding, height, width, step, data = fields

@@ -106,7 +106,9 @@ def test_frames_commands_texts_and_notes_of_two_robots_do_not_mix(ros_graph, rob
     assert ros_graph.spin_until(lambda: one.heard['status'][-1].state == 'stopped')
     assert two.heard['status'][-1].state == 'active'
 
-    names = {status.name for array in diagnostics for status in array.status}
-    assert {'robot1/inference: state', 'robot2/inference: state', 'robot1/perception: frames',
-            'robot2/perception: frames'} <= names
-    assert all(name.startswith(('robot1/', 'robot2/')) for name in names)
+    def names():
+        return {status.name for array in diagnostics for status in array.status}
+
+    assert ros_graph.spin_until(lambda: {'robot1/inference: state', 'robot2/inference: state',
+                                         'robot1/perception: frames', 'robot2/perception: frames'} <= names())
+    assert all(name.startswith(('robot1/', 'robot2/')) for name in names())
