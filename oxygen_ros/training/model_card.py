@@ -53,10 +53,11 @@ def model_card(config: TrainingConfig, step: int, parameters: int, log: Sequence
 
 def _late(config: TrainingConfig) -> list[str]:
     """Return what is different towards the end of the training."""
-    loss, batch = config.late_loss or config.loss, config.late_batch or config.batch
+    first = config.vision_steps + config.late_from
+    loss, batch = config.loss_at(first), config.batch_at(first)
     if (loss, batch) == (config.loss, config.batch):
         return []
-    return [f'* From step {config.vision_steps + config.late_from:,} on, {batch.all_cameras:.0%} of the batches show '
+    return [f'* From step {first:,} on, {batch.all_cameras:.0%} of the batches show '
             f'all cameras (before: {config.batch.all_cameras:.0%}), and the loss of the actions counts {loss.action:g} '
             f'(before: {config.loss.action:g}).']
 
