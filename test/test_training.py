@@ -6,21 +6,25 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+import yaml
 from training_data import BATCH, CAMERAS, JOINTS, make_dataset, write_files
 
+from oxygen_ros.cli import main
 from oxygen_ros.errors import ConfigError
 from oxygen_ros.evaluation.figures import Share
+from oxygen_ros.files import config_names
 from oxygen_ros.models.checkpoint_statistics import read_statistics
 from oxygen_ros.models.registry import LoadOptions, load_model, read_model_file
 from oxygen_ros.robot.robot_file import load_robot
 from oxygen_ros.simulation.dataset import write_shard
 from oxygen_ros.training.batches import choose_frames, generator, pack
-from oxygen_ros.training.config import parse_config
+from oxygen_ros.training.config import parse_config, read_config
 from oxygen_ros.training.export import export
 from oxygen_ros.training.losses import LossWeights
 from oxygen_ros.training.model_card import model_card
 from oxygen_ros.training.packed import NO_TARGET, PackedForward
 from oxygen_ros.training.run_folder import RunFolder
+from oxygen_ros.training.state import TrainingState
 from oxygen_ros.training.trainer import Trainer, learning_rate
 
 
@@ -200,6 +204,60 @@ def test_card_of_unfinished_training_says_so(dataset, tmp_path):
     learner.run(until=lambda: learner.state.step == 3)
     export(learner.folder, tmp_path / 'checkpoint', [])
     assert 'weights of step 3 of 6: the training is not complete' in (tmp_path / 'checkpoint/README.md').read_text()
+
+
+def test_run_begins_with_the_weights_and_statistics_of_another(dataset, tmp_path):
+    first = trainer(dataset, tmp_path / 'first', held_out=dataset)
+    first.run()
+    config = write_files(tmp_path, seed=7, start_from='first', vision_steps=0, steps=2)
+    folder = RunFolder(tmp_path / 'second')
+    folder.start_from(RunFolder(tmp_path / 'first'))
+    folder.begin(config)
+    (tmp_path / 'first/norm_stats.json').unlink()  # everything was copied
+    second = Trainer(config, dataset, folder)
+    assert second.state.step == 0 and second.statistics == first.statistics and not second.state.optimiser.state
+    for key, value in first.state.average.items():
+        assert torch.equal(second.state.average[key], value), key
+        assert torch.equal(second.state.parameters[f'network.{key}'], value), key
+    for key, value in first.head.named_parameters():
+        assert torch.equal(second.state.parameters[f'head.{key}'], value), key
+    assert second.run() and Trainer(config, dataset, folder).state.step == 2
+    export(folder, tmp_path / 'checkpoint', [])
+    card = (tmp_path / 'checkpoint/README.md').read_text()
+    places = [card.index(words) for words in ('`training_start.yaml`', 'beginning with these weights', '`training.yaml`')]
+    assert places == sorted(places)
+    recipes = [yaml.safe_load((tmp_path / 'checkpoint' / name).read_text()) for name in ('training_start.yaml',
+                                                                                          'training.yaml')]
+    assert list(map(parse_config, recipes, ('', ''))) == [first.config, config]
+
+
+def test_run_does_not_begin_with_an_unfinished_one_nor_with_another_network(dataset, tmp_path):
+    first = trainer(dataset, tmp_path / 'first')
+    first.run(until=lambda: first.state.step == 3)
+    with pytest.raises(ConfigError, match='at step 3 of 6: let it end first'):
+        RunFolder(tmp_path / 'second').start_from(first.folder)
+    with pytest.raises(ConfigError, match='holds no run'):
+        RunFolder(tmp_path / 'second').start_from(RunFolder(tmp_path / 'nothing'))
+    state = TrainingState({'network': torch.nn.Linear(2, 3)}, 'network', first.config)
+    with pytest.raises(ConfigError, match=r'differs in average\.weight'):
+        state.start_with(first.folder.newest())
+
+
+def test_recipe_that_begins_with_another_run_asks_for_it(dataset, tmp_path, capsys):
+    write_files(tmp_path)
+    arguments = ['train', '--run', str(tmp_path / 'run'), '--data', str(dataset.directory), '--config',
+                 str(tmp_path / 'recipe.yaml')]
+    (tmp_path / 'recipe.yaml').write_text('start_from: openarm')
+    assert main(arguments) == 2 and 'the weights of recipe openarm: give the folder' in capsys.readouterr().err
+    (tmp_path / 'recipe.yaml').write_text('seed: 1')
+    assert main([*arguments, '--start-from', str(tmp_path)]) == 2
+    assert 'begins with random weights' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize('name', config_names('training'))
+def test_shipped_recipes_are_read(name):
+    config = read_config(name)
+    assert not config.start_from or read_config(config.start_from).model == config.model
 
 
 def test_export_without_a_run_is_one_clear_line(tmp_path):

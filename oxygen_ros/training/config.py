@@ -19,6 +19,8 @@ from oxygen_ros.training.losses import LossWeights
 class TrainingConfig:
     """
     :param model, robot: names or paths of their files. :param seed: of weights, data order and noise.
+    :param start_from: recipe whose finished run this one begins with: its weights, the patch head and the statistics
+        of states and actions, but a new optimiser. Empty: random weights.
     :param data_frames: frames of the dataset that are used, the first ones; 0 takes what there is at the start.
     :param first_frames: of them, those of the first step; 0: all.
     :param frames_per_step: how many more are used step by step. So training can begin while the dataset is made; a
@@ -39,6 +41,7 @@ class TrainingConfig:
     model: str = 'openarm'
     robot: str = 'openarm'
     seed: int = 0
+    start_from: str = ''
     data_frames: int = 0
     first_frames: int = 0
     frames_per_step: float = 0.0
@@ -74,6 +77,11 @@ class TrainingConfig:
         if self.late_batch is not None and self.late_batch.prefix_tokens != self.batch.prefix_tokens:
             raise ValueError(f'late_batch has prefix_tokens {self.late_batch.prefix_tokens}, batch '
                              f'{self.batch.prefix_tokens}: they must be the same')
+
+    @property
+    def last_step(self) -> int:
+        """Step at which the run is complete."""
+        return self.vision_steps + self.steps
 
     def batch_at(self, step: int) -> BatchSettings:
         """Return how the batch of a step is made."""

@@ -15,6 +15,7 @@ from oxygen_ros.models.checkpoint_statistics import NORM_STATS
 from oxygen_ros.models.checkpoints import WEIGHTS
 from oxygen_ros.models.registry import LoadOptions, load_model, read_model_file
 from oxygen_ros.models.tiny import TOKENIZER
+from oxygen_ros.training.config import TrainingConfig
 from oxygen_ros.training.model_card import model_card
 from oxygen_ros.training.run_folder import CURVES, RunFolder
 from oxygen_ros.training.state import averaged_weights
@@ -42,10 +43,14 @@ def export(run: RunFolder, target: Path, results: list[Path]) -> None:
     content = {key: value for key, value in model_file.content.items() if key not in ('words', 'checkpoint')}
     target.mkdir(parents=True, exist_ok=True)
     save_file({name: tensor.contiguous() for name, tensor in weights.items()}, target / WEIGHTS, {'format': 'pt'})
+    (target / WEIGHTS).chmod(0o644)  # it is written for its owner alone
     _write(target / TOKENIZER, {'words': model_file.content['words'].split()})
-    _write(target / 'config.json', {**content, 'trained': {'steps': step, 'of': config.vision_steps + config.steps}})
+    _write(target / 'config.json', {**content, 'trained': {'steps': step, 'of': config.last_step}})
     shutil.copyfile(run.path / NORM_STATS, target / NORM_STATS)
-    (target / 'training.yaml').write_text(yaml.safe_dump(config.to_mapping(), sort_keys=False), encoding='utf-8')
+    start = run.start.recipe() if run.start is not None else None
+    _write_recipe(target / 'training.yaml', config)
+    if start is not None:
+        _write_recipe(target / 'training_start.yaml', start)
     run.draw()
     if (run.path / CURVES).is_file():
         shutil.copyfile(run.path / CURVES, target / CURVES)
@@ -55,7 +60,7 @@ def export(run: RunFolder, target: Path, results: list[Path]) -> None:
             raise ConfigError(f'{target}: {name} is not what was written: another program writes there too')
     parameters = sum(tensor.numel() for tensor in weights.values())
     (target / 'README.md').write_text(model_card(config, step, parameters, run.lines(), [
-        part for path in results for part in _parts(path)]), encoding='utf-8')
+        part for path in results for part in _parts(path)], start), encoding='utf-8')
 
 
 def _parts(path: Path) -> list[dict]:
@@ -64,6 +69,10 @@ def _parts(path: Path) -> list[dict]:
         return json.loads(path.read_text(encoding='utf-8'))['parts']
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(f'{path} holds no evaluation ({error}): make it with `oxygen_ros evaluate --json`') from error
+
+
+def _write_recipe(path: Path, config: TrainingConfig) -> None:
+    path.write_text(yaml.safe_dump(config.to_mapping(), sort_keys=False), encoding='utf-8')
 
 
 def _write(path: Path, content: dict) -> None:

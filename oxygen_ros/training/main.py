@@ -26,6 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--data', help='dataset to train on (made by `oxygen_ros dataset`)')
     parser.add_argument('--held-out', help='dataset that is evaluated on the way and never trained on')
     parser.add_argument('--config', default='openarm', help='recipe: a name in config/training or a path (openarm)')
+    parser.add_argument('--start-from', metavar='RUN', help='folder of the finished run that a recipe with start_from '
+                        'begins with; needed once')
     parser.add_argument('--steps', type=int, help='instead of those of the recipe')
     parser.add_argument('--threads', type=int, default=0, help='of torch; 0 takes all cores')
     parser.add_argument('--compile', action='store_true',
@@ -54,6 +56,7 @@ def main(arguments: argparse.Namespace) -> int:
     dataset = Dataset(arguments.data)
     if config.data_frames == 0:
         config = dataclasses.replace(config, data_frames=len(dataset))  # data that comes later is not for this run
+    _start(folder, config, arguments.start_from)
     folder.begin(config)
     held_out = Dataset(arguments.held_out) if arguments.held_out else None
 
@@ -61,7 +64,7 @@ def main(arguments: argparse.Namespace) -> int:
     trainer = Trainer(config, dataset, folder, held_out, arguments.compile, _bfloat16(arguments.precision))
     parameters = sum(parameter.numel() for parameter in trainer.network.parameters())
     print(f'{parameters / 1e6:.2f} million parameters, {len(dataset)} frames, step {trainer.state.step} of '
-          f'{trainer.last_step}', flush=True)
+          f'{config.last_step}', flush=True)
     ended = []
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.append(True))
@@ -71,6 +74,17 @@ def main(arguments: argparse.Namespace) -> int:
         return 130
     print('the process has grown too large: it starts again from the saved state', flush=True)
     os.execv(sys.executable, [sys.executable, '-m', 'oxygen_ros', *sys.argv[1:]])
+
+
+def _start(folder: RunFolder, config: TrainingConfig, other: str | None) -> None:
+    """See to it that a run which begins with another one has it."""
+    if other and not config.start_from:
+        raise ConfigError('--start-from is for recipes with start_from: this one begins with random weights')
+    if config.start_from and folder.start is None:
+        if not other:
+            raise ConfigError(f'the recipe begins with the weights of recipe {config.start_from}: give the folder of '
+                              'its run with --start-from')
+        folder.start_from(RunFolder(other))
 
 
 def _recipe(arguments: argparse.Namespace) -> TrainingConfig:

@@ -8,18 +8,17 @@ from oxygen_ros.training.config import TrainingConfig
 
 
 def model_card(config: TrainingConfig, step: int, parameters: int, log: Sequence[Mapping],
-               parts: Sequence[Mapping]) -> str:
+               parts: Sequence[Mapping], start: TrainingConfig | None = None) -> str:
     """
     Return the card as Markdown.
 
     :param step: of the weights. :param log: lines of the run's log.
-    :param parts: of what `oxygen_ros evaluate --json` wrote.
+    :param parts: of what `oxygen_ros evaluate --json` wrote. :param start: recipe of the run that it began with.
     """
-    last = config.vision_steps + config.steps
+    last = config.last_step
     state = 'The training is complete.' if step >= last else (
         f'**These are the weights of step {step:,} of {last:,}: the training is not complete.**')
     looks = [line for line in log if line.get('held_out') and line['step'] <= step]
-    batch = config.batch
     lines = [
         f'# {config.model}', '',
         f"A vision-language-action policy of π0.5's family with {parameters / 1e6:.2f} million parameters for the "
@@ -29,12 +28,10 @@ def model_card(config: TrainingConfig, step: int, parameters: int, log: Sequence
         'move one.',
         '',
         state, '', '## How it was made', '',
-        f'* {config.frames_at(step):,} frames of `oxygen_ros dataset`. Recipe and seeds: `training.yaml`; curves: '
-        '`curves.png`.',
-        f'* {config.vision_steps:,} steps of the vision tower alone ({config.vision_frames} frames each), then '
-        f'{config.steps:,} steps of everything ({batch.frames} frames, each with {batch.rows} instructions, '
-        f'{batch.samples} noise samples of the chunk for each, and as many questions as fit).',
-        *_late(config),
+        *(_run(start, start.last_step, '`training_start.yaml`') if start else []),
+        *(['* Then, beginning with these weights and a new optimiser:'] if start else []),
+        *_run(config, step, '`training.yaml`'),
+        '* Curves: `curves.png`.',
         '* The weights are an average over the last steps (EMA).',
         "* It knows the words of the simulator's language (`tokenizer.json`). Others mean nothing to it.", '']
     if looks:
@@ -49,6 +46,17 @@ def model_card(config: TrainingConfig, step: int, parameters: int, log: Sequence
     for part in parts:
         lines += _evaluation(part)
     return '\n'.join(lines)
+
+
+def _run(config: TrainingConfig, step: int, recipe: str) -> list[str]:
+    """Return what happened in a run up to a step."""
+    batch = config.batch
+    alone = (f'{config.vision_steps:,} steps of the vision tower alone ({config.vision_frames} frames each), then '
+             if config.vision_steps else '')
+    return [
+        f'* {config.frames_at(step):,} frames of `oxygen_ros dataset`. Recipe and seeds: {recipe}.',
+        f'* {alone}{config.steps:,} steps of everything ({batch.frames} frames, each with {batch.rows} instructions, '
+        f'{batch.samples} noise samples of the chunk for each, and as many questions as fit).', *_late(config)]
 
 
 def _late(config: TrainingConfig) -> list[str]:

@@ -1,16 +1,18 @@
-"""The folder of a run: recipe, statistics, saved states, a log of figures and its curves."""
+"""The folder of a run: recipe, statistics, saved states, a log of figures and its curves, and what it began with."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 from oxygen_ros.errors import ConfigError
 from oxygen_ros.training.config import TrainingConfig, parse_config
-from oxygen_ros.training.state import TrainingState, saved_states
+from oxygen_ros.training.state import TrainingState, saved_states, saved_step
 
 RECIPE, STATISTICS, LOG, CURVES = 'training.json', 'norm_stats.json', 'log.jsonl', 'curves.png'
+START = 'start'  # what another run has left to this one
 
 
 class RunFolder:
@@ -42,6 +44,30 @@ class RunFolder:
         elif there != config:
             changed = sorted(key for key, value in there.to_mapping().items() if mine[key] != value)
             raise ConfigError(f'{self.path} was begun with another {" and ".join(changed)}: choose another folder')
+
+    def start_from(self, other: RunFolder) -> None:
+        """
+        Copy from another run what this one begins with: statistics, newest state, and recipe and log for the record.
+
+        :raises ConfigError: the other run is not there or not at its end.
+        """
+        recipe, newest = other.recipe(), other.newest()
+        if recipe is None or newest is None:
+            raise ConfigError(f'{other.path} holds no run: give the folder of the run to start from')
+        if saved_step(newest) < recipe.last_step:
+            raise ConfigError(f'{other.path} is at step {saved_step(newest)} of {recipe.last_step}: let it end first')
+        start = self.path / START
+        start.mkdir(parents=True, exist_ok=True)
+        for file in (other.path / STATISTICS, other.path / LOG, newest):
+            shutil.copyfile(file, start / file.name)
+        shutil.copyfile(other.path / STATISTICS, self.path / STATISTICS)
+        shutil.copyfile(other.path / RECIPE, start / RECIPE)  # last: with it the copy is complete
+
+    @property
+    def start(self) -> RunFolder | None:
+        """The run that this one began with; None if it began with random weights."""
+        start = RunFolder(self.path / START)
+        return None if start.recipe() is None else start
 
     def statistics(self, measure: Callable[[], dict]) -> dict:
         """Return the statistics of states and actions; they are measured once, when the run begins."""
@@ -81,12 +107,16 @@ class RunFolder:
         return [lines[key] for key in sorted(lines)]
 
     def draw(self) -> None:
-        """Draw the curves, if matplotlib is there."""
+        """Draw the curves, behind those of the run that it began with, if matplotlib is there."""
         try:
             from oxygen_ros.training.curves import draw
         except ModuleNotFoundError:
             return
-        draw(self.lines(), self.path / CURVES)
+        lines, start = self.lines(), self.start
+        if start is not None:
+            before = start.recipe().last_step
+            lines = [*start.lines(), *({**line, 'step': before + line['step']} for line in lines)]
+        draw(lines, self.path / CURVES)
 
     def _write(self, name: str, content: dict) -> None:
         self.path.mkdir(parents=True, exist_ok=True)

@@ -99,6 +99,26 @@ class TrainingState:
                 for name, tensor in mine.items():
                     tensor.copy_(file.get_tensor(name))
 
+    def start_with(self, path: Path) -> None:
+        """
+        Take over the averaged weights and those of the other modules from a file that `save` wrote, and nothing else.
+
+        :raises ConfigError: it is of another network.
+        """
+        with safe_open(path, framework='pt') as file:
+            names = set(file.keys())
+            with torch.no_grad():
+                for name, parameter in self.parameters.items():
+                    key = name.removeprefix(f'{self._averaged}.')
+                    averaged = name != key
+                    source = f'average.{key}' if averaged else f'weight.{name}'
+                    if source not in names or file.get_slice(source).get_shape() != list(parameter.shape):
+                        raise ConfigError(f'{path} is of another network (it differs in {source}): give a run of the '
+                                          'same model')
+                    parameter.copy_(file.get_tensor(source))
+                    if averaged:
+                        self.average[key].copy_(parameter)
+
     def _tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         for name, parameter in self.parameters.items():
             yield f'weight.{name}', parameter
@@ -114,6 +134,12 @@ class TrainingState:
 def saved_states(folder: Path) -> list[Path]:
     """Return the saved states of a folder, oldest first."""
     return sorted(folder.glob('step_*.safetensors'))
+
+
+def saved_step(path: Path) -> int:
+    """Return the step of a saved state."""
+    with safe_open(path, framework='pt') as file:
+        return json.loads(file.metadata()['step'])
 
 
 def averaged_weights(path: Path) -> tuple[int, dict[str, torch.Tensor]]:

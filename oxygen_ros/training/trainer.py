@@ -78,11 +78,12 @@ class Trainer:
             torch.manual_seed(config.seed)
             self.head = PatchHead(self.network.config.decoder.width, dataset.info.classes)
         self.state = TrainingState({'network': self.network, 'head': self.head}, 'network', config)
-        newest = folder.newest()
+        newest, start = folder.newest(), folder.start
         if newest is not None:
             self.state.load(newest)
             logger.info('going on from step %d', self.state.step)
-        self.last_step = config.vision_steps + config.steps
+        elif start is not None:
+            self.state.start_with(start.newest())
 
     def run(self, until: Callable[[], bool] = lambda: False, max_rss_mib: float = math.inf) -> bool:
         """
@@ -106,7 +107,7 @@ class Trainer:
                                      'cpu_seconds': time.process_time(), **{k: v / count for k, v in sums.items()}})
                     count, sums = 0, Counter()
                 stop = until() or rss > max_rss_mib
-                last = state.step == self.last_step
+                last = state.step == config.last_step
                 if (state.step % config.evaluate_every == 0 and state.step > config.vision_steps) or last:
                     self.folder.log({'step': state.step, 'held_out': self.evaluate()})
                     self.folder.draw()
@@ -181,9 +182,9 @@ class Trainer:
     def _batches(self, pool: ThreadPoolExecutor) -> Iterator[TrainingBatch]:
         """Give out the batches of all steps that are left; the next one is being made meanwhile."""
         coming: Future = pool.submit(self.batch, self.state.step)
-        for step in range(self.state.step, self.last_step):
+        for step in range(self.state.step, self.config.last_step):
             batch = coming.result()
-            if step + 1 < self.last_step:
+            if step + 1 < self.config.last_step:
                 coming = pool.submit(self.batch, step + 1)
             yield batch
 
