@@ -47,10 +47,12 @@ def test_kinds_are_counted_apart():
 
 def test_figures_of_an_exam_leave_matters_of_opinion_apart():
     result = ExamResult(answers=[('where', True), ('where', False), ('count', True)], unclear=[('where', False)],
-                        lines=[('reach', True)], notes=[Facts(3, 6), Facts(4, 4)], whole_notes=[True], errors=[0.1])
+                        lines=[('reach', True)], notes=[Facts(3, 4, 2), Facts(4, 4)], whole_notes=[True], errors=[0.1])
     figures = exam_figures(result)
     assert figures['answers'] == Share(2, 3) and figures['answers: where'] == Share(1, 2)
-    assert figures['facts of notes'] == Share(7, 10) and figures['notes without any mistake'] == Share(1, 1)
+    assert figures['facts of notes'] == Share(7, 8)
+    assert figures['facts of notes, those left out counted as wrong'] == Share(7, 10)
+    assert figures['notes without any mistake'] == Share(1, 1)
     assert 'answers: where' in table({'isolated': figures, 'shared_kv': figures})
 
 

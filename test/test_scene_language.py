@@ -176,10 +176,10 @@ def test_answers_are_compared_word_for_word():
 @pytest.mark.parametrize(('text', 'facts'), [
     ('red cube far left, red ball near right, blue ball near middle', Facts(9, 9)),
     ('red cube far right, red ball near right, blue ball near middle', Facts(8, 9)),
-    ('red cube far left, red ball near right', Facts(6, 9)),
-    ('red cube far left, green ball near right, blue ball near middle', Facts(6, 12)),
+    ('red cube far left, red ball near right', Facts(6, 6, 3)),
+    ('red cube far left, green ball near right, blue ball near middle', Facts(6, 9, 3)),
     ('red cube far left, red cube far left, red ball near right, blue ball near middle', Facts(9, 12)),
-    ('nothing', Facts(0, 9)), ('red cube', Facts(1, 9)), ('', Facts(0, 9))])
+    ('nothing', Facts(0, 0, 9)), ('red cube', Facts(1, 3, 6)), ('', Facts(0, 0, 9))])
 def test_note_is_scored_by_its_facts(text, facts):
     assert score_note(text, TABLE) == facts
 

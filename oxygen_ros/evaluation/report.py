@@ -22,15 +22,17 @@ def exam_figures(result: ExamResult) -> Figures:
     figures['answers that are a matter of opinion, as the oracle'] = _all(result.unclear)
     figures['spoken lines'] = _all(result.lines)
     figures |= {f'spoken lines: {kind}': share for kind, share in shares(result.lines).items()}
-    figures |= note_figures(result.notes, result.whole_notes)
+    figures |= note_figures(result.notes)
+    figures['notes without any mistake'] = Share(sum(result.whole_notes), len(result.whole_notes))
     figures['error of the chunk'] = Mean(tuple(result.errors), 'rad')
     return figures
 
 
-def note_figures(notes: Sequence[Facts], whole: Sequence[bool]) -> Figures:
-    """Return the figures of notes; `whole` tells which are right word by word."""
-    return {'facts of notes': Share(sum(note.true for note in notes), sum(note.total for note in notes)),
-            'notes without any mistake': Share(sum(whole), len(whole))}
+def note_figures(notes: Sequence[Facts]) -> Figures:
+    """Return the figures of notes: what they state is true, and the same when what they leave out counts as wrong."""
+    true = sum(note.true for note in notes)
+    return {'facts of notes': Share(true, sum(note.stated for note in notes)),
+            'facts of notes, those left out counted as wrong': Share(true, sum(note.total for note in notes))}
 
 
 def episode_figures(results: Sequence[EpisodeResult], action_rate: float) -> Figures:
@@ -61,7 +63,7 @@ def episode_figures(results: Sequence[EpisodeResult], action_rate: float) -> Fig
         figures['answers'] = _all(answers)
         figures |= {f'answers: {kind}': share for kind, share in shares(answers).items()}
         figures['spoken lines'] = Share(sum(lines), len(lines))
-        figures['facts of notes'] = Share(sum(note.true for note in notes), sum(note.total for note in notes))
+        figures |= note_figures(notes)
     return figures
 
 

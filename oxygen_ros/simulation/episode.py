@@ -130,18 +130,16 @@ class Judge:
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts of texts: how many are true, of how many."""
+    """Facts of a note: how many are true, of how many that it states; and those of seen objects that it leaves out."""
 
     true: int
-    total: int
-
-    def __add__(self, other: Facts) -> Facts:
-        return Facts(self.true + other.true, self.total + other.total)
+    stated: int
+    missing: int = 0
 
     @property
-    def share(self) -> float:
-        """From 0 to 1; NaN if there are none."""
-        return self.true / self.total if self.total else float('nan')
+    def total(self) -> int:
+        """All that it states or leaves out."""
+        return self.stated + self.missing
 
 
 def score_answer(question: Question, answer: str) -> bool:
@@ -185,11 +183,12 @@ def score_note(text: str, objects: Sequence[TableObject]) -> Facts:
     """
     Count the facts of a note: of each object named, that it is there, its row and its column.
 
-    Named objects that are not there, and seen ones that are not named, count as three wrong facts. Objects that are a
-    matter of opinion do not count; nor do regions near to a border.
+    A named object that is not there counts as three wrong facts, a seen one that is not named as three missing ones.
+    So an object with the wrong name is both. Objects that are a matter of opinion do not count; nor do regions near to
+    a border.
     """
     there = {item.name: item for item in objects}
-    true = total = 0
+    true = stated = 0
     named = set()
     for claim in normalise(text).split(','):
         words = claim.split()
@@ -198,17 +197,16 @@ def score_note(text: str, objects: Sequence[TableObject]) -> Facts:
         name, place = ' '.join(words[:2]), words[2:]
         item = there.get(name)
         if item is None or name in named:
-            total += 3
+            stated += 3
             continue
         named.add(name)
         if item.hidden:
-            total += 3
+            stated += 3
         elif item.seen:
             facts = [True]
             if item.region_clear:
                 row, column = (place + ['', ''])[:2]
                 facts += [row == item.row and row in ROWS, column == item.column and column in COLUMNS]
             true += sum(facts)
-            total += len(facts)
-    total += 3 * sum(item.seen and item.name not in named for item in objects)
-    return Facts(true, total)
+            stated += len(facts)
+    return Facts(true, stated, 3 * sum(item.seen and item.name not in named for item in objects))
