@@ -368,3 +368,26 @@ def test_chunk_keeps_its_invariants(wrong):
     fields = {'names': NAMES, 'positions': np.zeros((3, 2)), 'period_ns': 1, **wrong}
     with pytest.raises(ValueError):
         JointChunk(start_ns=0, frame_number=1, stamp_ns=0, **fields)
+
+
+def test_ensemble_averages_chunks_where_they_overlap():
+    buffer = started(blend_ns=0, ensemble=0.25, interpolation=Interpolation.LINEAR)
+    buffer.push(chunk([1.0] * 4, 0), 0)  # rows until 300 ms
+    assert buffer.push(chunk([3.0] * 6, 200, frame=2), 200 * MS) is PushResult.BLENDED
+    assert [buffer.sample(ms * MS).positions[0] for ms in (200, 300, 400, 700)] == [2.5, 2.5, 3.0, 3.0]
+    buffer.push(chunk([5.0] * 2, 700, frame=3), 700 * MS)  # the average goes on with the average
+    assert buffer.sample(700 * MS).positions[0] == 0.25 * 3 + 0.75 * 5
+
+
+def test_ensemble_does_not_remember_beyond_a_hold():
+    buffer = started(blend_ns=0, ensemble=0.5)
+    buffer.push(chunk([1.0] * 4, 0), 0)
+    buffer.hold(100 * MS)
+    buffer.push(chunk([3.0] * 4, 200, frame=2), 200 * MS)
+    assert buffer.sample(250 * MS).positions[0] == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize('ensemble', [-0.1, 1.0, float('nan')])
+def test_ensemble_outside_its_range_is_refused(ensemble):
+    with pytest.raises(ValueError, match='must be from 0 to below 1'):
+        ChunkBuffer(NAMES, ensemble=ensemble)

@@ -23,6 +23,8 @@ def test_unknown_model_names_the_choices():
 @pytest.mark.parametrize(('text', 'message'), [
     ('family: tiny', 'lacks layout'), ('layout: x', 'lacks family'), ('[1, 2]', 'lacks family and layout'),
     ('', 'lacks family and layout'), ('a: [', 'not valid YAML'), (b'\xff\xfe\x00', 'not valid YAML'),
+    ('{family: tiny, layout: x, ensemble: 1}', 'ensemble 1 must be'),
+    ('{family: tiny, layout: x, ensemble: much}', 'ensemble .much. must be'),
     ('{family: giant, layout: x}', "unknown family 'giant'"), ('{family: [tiny], layout: x}', 'unknown family')])
 def test_broken_model_file_is_one_clear_line(tmp_path, text, message):
     with pytest.raises(ConfigError, match=message) as error:

@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from oxygen_ros.engine.config import EngineConfig
 from oxygen_ros.engine.requests import ActionChunk, FinishReason, SamplingParams, TextDelta
 from oxygen_ros.errors import ConfigError
 from oxygen_ros.observation import Observation
+from oxygen_ros.robot.chunk import JointChunk
 from oxygen_ros.robot.chunk_buffer import PushResult
 from oxygen_ros.tasks.session import Session, SessionSettings, TextSettings
 from oxygen_ros.tasks.text import TextTask
@@ -187,3 +189,18 @@ def test_kv_budget_is_refused_before_any_weight_is_made(monkeypatch):
     settings = SessionSettings(model='bench_l', robot='unitree_g1', engine=EngineConfig(kv_budget_mib=1.0))
     with pytest.raises(ConfigError, match='KV cache of 10 frames and 8 branches needs .* raise kv_budget_mib'):
         Session(settings, lambda event: None)
+
+
+@pytest.mark.parametrize(('of_model', 'of_settings', 'expected'), [(0.5, -1.0, 2.0), (0.5, 0.0, 3.0), (0.0, -1.0, 3.0)])
+def test_chunks_are_averaged_as_the_model_file_says_or_the_settings(model_file, tmp_path, of_model, of_settings,
+                                                                    expected):
+    content = yaml.safe_load(Path(model_file).read_text())
+    (tmp_path / 'small.yaml').write_text(yaml.safe_dump({**content, 'ensemble': of_model}))
+    life = Life(str(tmp_path / 'small.yaml'), ensemble=of_settings, blend_time=0.0)
+    life.observe()
+    commands, names = life.session.commands, life.session.action.joints
+    now = int(life.clock.now * 1e9)
+    sent = [commands.push(JointChunk(names, np.full((9, len(names)), value * 1e-3), now, 10**8, number, now), now)[0]
+            for number, value in ((1, 1.0), (2, 3.0))]
+    assert sent == [PushResult.STARTED, PushResult.BLENDED]
+    assert commands.command(now)[0].positions == pytest.approx(expected * 1e-3, abs=1e-9)

@@ -50,13 +50,15 @@ class ModelFile:
     A parsed `config/models/*.yaml`.
 
     `layout` names the layout of the robot file that fits the model. `checkpoint` in it, a folder relative to `config/`,
-    is what is loaded when no checkpoint is given.
+    is what is loaded when no checkpoint is given. `ensemble` in it is how its chunks are best averaged, see
+    `robot.chunk_buffer`; 0 if it says nothing.
     """
 
     name: str
     family: str
     layout: str
     content: Mapping
+    ensemble: float = 0.0
 
 
 def read_model_file(name_or_path: str) -> ModelFile:
@@ -77,7 +79,10 @@ def read_model_file(name_or_path: str) -> ModelFile:
         raise ConfigError(f'model file {path} lacks {" and ".join(missing)}')
     if str(content['family']) not in FAMILIES:
         raise ConfigError(f'model file {path}: unknown family {content["family"]!r}: choose one of {sorted(FAMILIES)}')
-    return ModelFile(path.stem, content['family'], content['layout'], content)
+    ensemble = content.get('ensemble', 0.0)
+    if not isinstance(ensemble, (int, float)) or not 0 <= ensemble < 1:
+        raise ConfigError(f'model file {path}: ensemble {ensemble!r} must be a number from 0 to below 1')
+    return ModelFile(path.stem, content['family'], content['layout'], content, ensemble)
 
 
 def load_model(file: ModelFile, options: LoadOptions) -> VLAModel:

@@ -3,6 +3,8 @@ Turns chunks, which arrive now and then, into one smooth stream of commands.
 
 A chunk is a curve over time. When a new one arrives, the difference in position and velocity between it and the command
 of that moment fades away over the blend time. So both are continuous, and no more than one curve has to be kept.
+The new curve may moreover be an average of the new chunk and the curve before, where both know something (temporal
+ensembling, Zhao et al. 2023, arXiv 2304.13705, with weights that halve, or so, from chunk to chunk).
 """
 
 from __future__ import annotations
@@ -48,20 +50,25 @@ class ChunkBuffer:
     :param names: joints to command, the order of all vectors. Chunks may have another order and further joints.
     :param blend_ns: time over which a new chunk takes over; 0 jumps.
     :param start_ns: the same for the first chunk, which takes over from where the robot is; None is `blend_ns`.
+    :param ensemble: weight of the curve before in the average with a new chunk: from 0 (the new one alone) to below 1.
     :param lifetime_ns: commands expire so long after the stamp of their observation; the rest of the chunk is dropped.
     :param rest: for each joint what to command while nothing executes; None holds. See `Joint.rest`.
     """
 
     def __init__(self, names: Sequence[str], *, rest: Sequence[float | None] | None = None,
-                 blend_ns: int = 100_000_000, start_ns: int | None = None, lifetime_ns: int = 2_000_000_000,
-                 interpolation: Interpolation = Interpolation.CUBIC, when_empty: WhenEmpty = WhenEmpty.HOLD) -> None:
+                 blend_ns: int = 100_000_000, start_ns: int | None = None, ensemble: float = 0.0,
+                 lifetime_ns: int = 2_000_000_000, interpolation: Interpolation = Interpolation.CUBIC,
+                 when_empty: WhenEmpty = WhenEmpty.HOLD) -> None:
         if min(blend_ns, start_ns or 0) < 0 or lifetime_ns <= 0:
             raise ValueError(f'blend_ns {blend_ns} and start_ns {start_ns} must not be negative, '
                              f'lifetime_ns {lifetime_ns} must be positive')
+        if not 0 <= ensemble < 1:
+            raise ValueError(f'ensemble {ensemble} must be from 0 to below 1')
         self.names = tuple(names)
         self._rest = np.array(rest or [None] * len(self.names), dtype=np.float64)  # NaN holds
         self._blend_ns = blend_ns
         self._start_ns = blend_ns if start_ns is None else start_ns
+        self._ensemble = ensemble
         self._lifetime_ns = lifetime_ns
         self._interpolation = Interpolation(interpolation)
         self._when_empty = WhenEmpty(when_empty)
@@ -124,7 +131,10 @@ class ChunkBuffer:
             if executing:
                 return PushResult.PAST
             executed_ns = steps_before_last_ns  # late, but better than to stay without any step
-        curve = Curve(rows, now_ns - executed_ns, chunk.period_ns, self._interpolation)
+        start_ns = now_ns - executed_ns
+        if executing and self._ensemble:
+            rows = self._averaged(rows, start_ns, chunk.period_ns)
+        curve = Curve(rows, start_ns, chunk.period_ns, self._interpolation)
         stop_ns = min(curve.end_ns + chunk.period_ns, expiry_ns)
         positions, velocities = self._at(now_ns)
         target, target_velocity = curve.at(now_ns)
@@ -133,6 +143,13 @@ class ChunkBuffer:
         self._stop_ns, self._blend_start_ns, self._blend_end_ns = stop_ns, now_ns, now_ns + blend_ns
         self._offset, self._offset_velocity = positions - target, velocities - target_velocity
         return PushResult.BLENDED if executing else PushResult.STARTED
+
+    def _averaged(self, rows: np.ndarray, start_ns: int, period_ns: int) -> np.ndarray:
+        """Return the rows of a new chunk, averaged with the curve in execution as far as that reaches."""
+        times = [start_ns + number * period_ns for number in range(len(rows))]
+        end_ns = min(self._curve.end_ns, self._stop_ns)
+        return np.stack([self._ensemble * self._curve.at(time_ns)[0] + (1 - self._ensemble) * row
+                         if self._curve.start_ns <= time_ns <= end_ns else row for time_ns, row in zip(times, rows)])
 
     def hold(self, now_ns: int, positions: np.ndarray | None = None) -> None:
         """

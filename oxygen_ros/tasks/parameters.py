@@ -103,6 +103,8 @@ PARAMETERS = (
     NodeParameter('command.blend_time', 0.1, 'Seconds in which a new chunk takes over from the one before.', 0.0, 5.0),
     NodeParameter('command.start_time', 0.5, 'Seconds in which the first chunk takes over from where the robot is; not '
                   'with a blend_time of 0.', 0.0, 10.0),
+    NodeParameter('command.ensemble', -1.0, 'Weight of earlier chunks where they overlap with a new one, below 1 '
+                  '(temporal ensembling); 0: the new one alone, -1: what the model file says.', -1.0, 0.99),
     NodeParameter('command.lifetime', 1.0, 'Seconds after the stamp of their frame when commands expire.', 0.05, 60.0),
     NodeParameter('command.when_empty', WhenEmpty.HOLD.value, 'When chunks run out: hold, or stop commanding.',
                   choices=tuple(choice.value for choice in WhenEmpty)),
@@ -137,7 +139,7 @@ def session_settings(values: Mapping[str, Any]) -> SessionSettings:
         model=values['model'], checkpoint=values['checkpoint'], robot=values['robot'], device=values['device'],
         dtype=values['dtype'], seed=values['seed'], engine=engine, answer=text('answer'), speech=text('speech'),
         memory=text('memory'), subtask=text('subtask'), blend_time=values['command.blend_time'],
-        start_time=values['command.start_time'],
+        start_time=values['command.start_time'], ensemble=values['command.ensemble'],
         command_lifetime=values['command.lifetime'], when_empty=values['command.when_empty'],
         continuation=continuation, barge_in=BargeIn(values['answer.barge_in']))
 

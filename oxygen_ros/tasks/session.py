@@ -54,6 +54,7 @@ class SessionSettings:
     """
     :param model, robot: names or paths of their files. :param checkpoint: directory, empty for that of the model file.
     :param blend_time, start_time, command_lifetime: seconds; see `ChunkBuffer`. :param when_empty: 'hold' or 'stop'.
+    :param ensemble: see `ChunkBuffer`; below 0: that of the model file.
     :param continuation: real-time chunking, off by default.
     :param barge_in: what becomes of an unfinished answer when the next utterance comes.
     """
@@ -71,6 +72,7 @@ class SessionSettings:
     subtask: TextSettings = field(default_factory=lambda: TextSettings(max_tokens=24, timeout=5.0, queue_limit=1))
     blend_time: float = 0.1
     start_time: float = 0.5
+    ensemble: float = -1.0
     command_lifetime: float = 1.0
     when_empty: str = 'hold'
     continuation: ContinuationSettings = field(default_factory=ContinuationSettings)
@@ -112,6 +114,7 @@ class Session:
         rest = [joint.rest for joint in robot.select(self.action.joints)]
         buffer = ChunkBuffer(self.action.joints, rest=rest, blend_ns=round(settings.blend_time * 1e9),
                              start_ns=round(settings.start_time * 1e9) if settings.blend_time else 0,
+                             ensemble=model_file.ensemble if settings.ensemble < 0 else settings.ensemble,
                              lifetime_ns=round(settings.command_lifetime * 1e9),
                              when_empty=WhenEmpty(settings.when_empty))
         self.commands = CommandStream(robot, buffer)
