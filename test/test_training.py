@@ -224,7 +224,7 @@ def test_run_begins_with_the_weights_and_statistics_of_another(dataset, tmp_path
     assert second.run() and Trainer(config, dataset, folder).state.step == 2
     export(folder, tmp_path / 'checkpoint', [])
     card = (tmp_path / 'checkpoint/README.md').read_text()
-    places = [card.index(words) for words in ('`training_start.yaml`', 'beginning with these weights', '`training.yaml`')]
+    places = [card.index(words) for words in ('training_start.yaml', 'beginning with these weights', 'training.yaml')]
     assert places == sorted(places)
     recipes = [yaml.safe_load((tmp_path / 'checkpoint' / name).read_text()) for name in ('training_start.yaml',
                                                                                           'training.yaml')]
