@@ -122,6 +122,7 @@ def test_exam_can_leave_cameras_out(tmp_path):
     (['--questions', '5'], '--questions needs --held-out'), ([], 'give --episodes or --questions'),
     (['--episodes', '1', '--mode', 'magic'], 'choose from isolated, shared_kv'),
     (['--episodes', '1', '--ros', '--cameras', 'head'], '--cameras is not for --ros'),
+    (['--episodes', '1', '--ensemble', '1'], '--ensemble 1.0 must be below 1'),
     (['--episodes', '1', '--cameras', 'nose'], 'there is no nose: choose from head, left_wrist')])
 def test_wrong_words_are_one_clear_line(words, message, capsys):
     assert cli.main(['evaluate', *words]) == 2

@@ -49,6 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--cameras', default='', metavar='C,...', help='cameras that are shown (all)')
     parser.add_argument('--action-rate', type=float, default=5.0, metavar='HZ', help='chunks per second (5)')
     parser.add_argument('--denoise-steps', type=int, default=0, metavar='N', help='0 takes those of the model (0)')
+    parser.add_argument('--ensemble', type=float, default=-1.0, metavar='W', help='weight of earlier chunks where they '
+                        'overlap with a new one, from 0 to below 1; -1 takes that of the model file (-1)')
     parser.add_argument('--costs', default=COSTS, metavar='C', help='virtual milliseconds that each stage of the model '
                         f'takes in an episode, so that every run is the same; zero is possible ({COSTS})')
     parser.add_argument('--seed', type=int, default=FIRST_SEED, metavar='S', help='of the first episode (0)')
@@ -64,6 +66,8 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.questions and not arguments.held_out:
         raise ConfigError('--questions needs --held-out: make frames with `oxygen_ros dataset`, of another seed than '
                           'those of the training')
+    if not -1 <= arguments.ensemble < 1:
+        raise ConfigError(f'--ensemble {arguments.ensemble} must be below 1, and not below -1')
     if _cameras(arguments) and arguments.ros:
         raise ConfigError('--cameras is not for --ros: the nodes have all cameras')
     torch.set_num_threads(arguments.threads or os.cpu_count() or 1)
@@ -133,13 +137,15 @@ def _loop(arguments: argparse.Namespace, mode: Mode, rates: Rates, simulation: S
         return
     from oxygen_ros.nodes.episodes_over_ros import EpisodesOverRos  # needs ROS
     with EpisodesOverRos({'model': arguments.model, 'checkpoint': arguments.checkpoint, 'mode': mode.value,
-                          'action.denoise_steps': arguments.denoise_steps}, rates) as loop:
+                          'action.denoise_steps': arguments.denoise_steps,
+                          'command.ensemble': arguments.ensemble}, rates) as loop:
         yield loop
 
 
 def _settings(arguments: argparse.Namespace) -> SessionSettings:
     settings = session_settings(arguments.model, arguments.robot, arguments.checkpoint)
-    return replace(settings, engine=replace(settings.engine, denoise_steps=arguments.denoise_steps))
+    return replace(settings, engine=replace(settings.engine, denoise_steps=arguments.denoise_steps),
+                   ensemble=arguments.ensemble)
 
 
 def _cameras(arguments: argparse.Namespace) -> set[str] | None:
@@ -151,7 +157,8 @@ def _cameras(arguments: argparse.Namespace) -> set[str] | None:
 
 
 def _shown(arguments: argparse.Namespace) -> str:
-    return f', cameras {arguments.cameras}' if arguments.cameras else ''
+    shown = f', cameras {arguments.cameras}' if arguments.cameras else ''
+    return shown + (f', ensemble {arguments.ensemble:g}' if arguments.ensemble >= 0 else '')
 
 
 def _modes(text: str) -> list[Mode]:
