@@ -76,8 +76,15 @@ def test_runs_are_compared_where_both_chose_the_same(seen, plain):
     assert not same_results(broken, seen, 1e-3)['passed'] and not same_results(seen, broken, 1e-3)['passed']
 
 
-def test_prepared_check_runs_all_its_parts(model_file, tmp_path, capsys):
+def test_prepared_check_runs_all_its_parts(model_file, tmp_path, monkeypatch, capsys):
     file = tmp_path / 'result.json'
+    compiled = []
+
+    def stand_in(function, examples, many):
+        compiled.append(function.__name__)
+        return lambda *tensors: function(*(tensor.clone() for tensor in tensors))
+
+    monkeypatch.setattr('oxygen_ros.engine.compiling.compile_ahead', stand_in)
     code = gpu_check.main(['--device', 'cpu', '--check-model', model_file, '--check-length', '4', '--model', model_file,
                            '--rounds', '2', '--text-length', '4', '--tokens-per-frame', '2', '--denoise-steps', '1',
                            '--json', str(file)])
@@ -90,6 +97,9 @@ def test_prepared_check_runs_all_its_parts(model_file, tmp_path, capsys):
     assert parts['graphs']['passed'] and parts['graphs']['same']['compared'] > 5
     times = parts['graphs']['stage_seconds']
     assert set(times) == {'off', 'on'} and {'denoise', 'decode step of 8'} < set(times['on'])
+    assert parts['compile']['passed'] and len(compiled) == 7
+    times = parts['compile']['stage_seconds']
+    assert set(times) == {'off', 'on'} and {'prefill', 'denoise', 'decode step of 8'} < set(times['on'])
     assert code == 0
 
 

@@ -12,6 +12,7 @@ from oxygen_ros.bench.inputs import Inputs
 from oxygen_ros.bench.lane import Lane, check_frame
 from oxygen_ros.bench.measured_model import MeasuredModel
 from oxygen_ros.bench.reference import Prefix, Reference
+from oxygen_ros.engine.compiling import Compile, use_compiled
 from oxygen_ros.engine.config import EngineConfig
 from oxygen_ros.engine.graphs import Graphs, use_graphs
 from oxygen_ros.engine.kv_cache import UnifiedKVCache
@@ -93,19 +94,20 @@ def recompute(work: Work) -> tuple[torch.Tensor, Callable[[], None]]:
 
 
 def run_engine(model: VLAModel, frames: int, length: int, steps: int, warm_up: int = 1, graphs: Graphs = Graphs.AUTO,
-               ) -> Seen:
+               compile: Compile = Compile.OFF) -> Seen:
     """
     Have an engine with continuous batching act on some frames and say something about each, and return what it did.
 
     Texts of several frames run in one batch; every second frame brings two, so that some share a frame.
 
-    :param graphs: on a CPU, ON runs what would be captured, without capturing it.
+    :param graphs: on a CPU, ON runs what would be captured, without capturing it. :param compile: of the engine.
     """
     cuda = model.spec.device.startswith('cuda')
     recording = RecordingModel(model)
     try:
         config = EngineConfig(SchedulerConfig(Mode.CONTINUOUS_BATCHING, max(1, length // 2)), 2 * frames, length + 16,
-                              denoise_steps=steps, max_frame_age=1e9, graphs=graphs if cuda else Graphs.OFF)
+                              denoise_steps=steps, max_frame_age=1e9, compile=compile,
+                              graphs=graphs if cuda else Graphs.OFF)
         inputs = Inputs(model, len(model.spec.cameras), seed=0)
         lane = Lane('check', recording, config, INSTRUCTION, inputs.observation(1), warm_up, EnergyMeter())
         cache, network = lane.engine.cache, model.network
@@ -120,7 +122,9 @@ def run_engine(model: VLAModel, frames: int, length: int, steps: int, warm_up: i
             lane.engine.check_integrity()
         finally:
             lane.stop()
-            use_graphs(Graphs.OFF, network, cache, None, lambda: lane.engine.costs)  # nothing of it stays
+            # Nothing of it stays.
+            use_graphs(Graphs.OFF, network, cache, None, lambda: lane.engine.costs)
+            use_compiled(Compile.OFF, network, cache.spec.branches, lambda: lane.engine.costs)
     finally:
         recording.restore()
     return recording.seen

@@ -2,8 +2,9 @@
 What only a machine with a GPU can show, as one prepared run: `python bench/gpu_check.py`.
 
 1. correctness: an engine on the GPU against the float64 reference, call by call, in float32 and bfloat16.
-2. graphs: the same work with CUDA graphs and without gives the same, and what denoising and decode steps take.
-3. table: full-size π0.5 with random weights in all modes, and how far each stage is from what the hardware allows.
+2. graphs: the same work with CUDA graphs and without gives the same, and what each stage takes.
+3. compile: the same for compiled pieces. It needs a C++ compiler, and a minute or two the first time.
+4. table: full-size π0.5 with random weights in all modes, and how far each stage is from what the hardware allows.
 
 Each part is written to the result file as soon as it is done: a machine that is lent for minutes may go at any time.
 On a CPU (`--device cpu --model ...`) all of it runs too, with small models, and is tested so.
@@ -17,38 +18,32 @@ import json
 import sys
 import time
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
-from oxygen_ros.bench.check import TOLERANCES, compare, recompute, reference_of, run_engine, same_results
+from oxygen_ros.bench.check import TOLERANCES, compare, reference_of, run_engine, same_results
 from oxygen_ros.bench.devices import DEVICES, Device
 from oxygen_ros.bench.energy import EnergyMeter
-from oxygen_ros.bench.figures import median
-from oxygen_ros.bench.inputs import Inputs
 from oxygen_ros.bench.lane import BenchFailed
 from oxygen_ros.bench.machine import machine, versions
 from oxygen_ros.bench.measure import measure
-from oxygen_ros.bench.measured_model import synchronise
 from oxygen_ros.bench.predict import floor_lines, floors
 from oxygen_ros.bench.result import case_result
 from oxygen_ros.bench.settings import BenchSettings
 from oxygen_ros.bench.sizes import sizes_of
+from oxygen_ros.bench.stages import compile_times, graph_times
 from oxygen_ros.bench.table import case_table, rows
 from oxygen_ros.bench.workload import Workload
-from oxygen_ros.engine.cost_model import CostModel
-from oxygen_ros.engine.graphs import Graphs, capture_for, use_graphs
-from oxygen_ros.engine.kv_cache import UnifiedKVCache
+from oxygen_ros.engine.compiling import Compile
+from oxygen_ros.engine.graphs import Graphs
 from oxygen_ros.models.interface import VLAModel
 from oxygen_ros.models.registry import DTYPES, LoadOptions, load_model, read_model_file
 
-PARTS = ('correctness', 'graphs', 'table')
+PARTS = ('correctness', 'graphs', 'compile', 'table')
 SCHEMA = 'oxygen_ros.gpu_check/1'
 CHECK_FRAMES, CHECK_STEPS = 3, 4
-STEP_ROUNDS = 20
 WAYS = (Graphs.OFF, Graphs.ON)
-BATCHES = (1, 2, 4, 6, 8, 16)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -56,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     result.add_argument('--device', default='cuda', help='of torch (default: cuda)')
     result.add_argument('--parts', nargs='+', choices=PARTS, default=list(PARTS), help='what to do (default: all)')
-    result.add_argument('--check-model', default='bench_m', help='of correctness and graphs (default: bench_m)')
+    result.add_argument('--check-model', default='bench_m', help='of all parts but the table (default: bench_m)')
     result.add_argument('--check-length', type=int, default=12, help='tokens of its texts (default: 12)')
     result.add_argument('--model', default='pi05_base', help='of the table (default: pi05_base, full-size π0.5)')
     result.add_argument('--dtype', default='bfloat16', choices=tuple(DTYPES), help='of the table (default: bfloat16)')
@@ -80,7 +75,7 @@ def main(words: list[str] | None = None) -> int:
         print(f'error: device {arguments.device!r} is not available: {error}', file=sys.stderr)
         return 2
     print(json.dumps(result['machine']), flush=True)
-    work = {'correctness': correctness, 'graphs': graphs, 'table': table}
+    work = {'correctness': correctness, 'graphs': graphs, 'compile': compiling, 'table': table}
     passed = True
     for part in arguments.parts:
         start = time.perf_counter()
@@ -120,11 +115,24 @@ def graphs(arguments: argparse.Namespace) -> dict:
     seen, times = {}, {}
     for way in WAYS:
         seen[way] = run_engine(model, CHECK_FRAMES, arguments.check_length, CHECK_STEPS, graphs=way)
-        times[way.value] = stage_times(model, way, arguments.denoise_steps)
-    same = same_results(seen[Graphs.ON], seen[Graphs.OFF], TOLERANCES[dtype])
+        times[way.value] = graph_times(model, way, arguments.denoise_steps)
+    return _ways('graphs', same_results(seen[Graphs.ON], seen[Graphs.OFF], TOLERANCES[dtype]), times)
+
+
+def compiling(arguments: argparse.Namespace) -> dict:
+    """Compare the engine compiled and not: results, and what each stage takes."""
+    dtype = DTYPES[arguments.dtype]
+    model = _load(arguments.check_model, dtype, arguments.device)
+    on, off = (run_engine(model, CHECK_FRAMES, arguments.check_length, CHECK_STEPS, graphs=Graphs.OFF, compile=way)
+               for way in (Compile.ON, Compile.OFF))
+    return _ways('compile', same_results(on, off, TOLERANCES[dtype]), compile_times(model, arguments.denoise_steps))
+
+
+def _ways(what: str, same: dict, times: dict[str, dict[str, float]]) -> dict:
+    """Print and return how two ways compare. :param times: seconds of each stage, by way."""
     print(json.dumps(same), flush=True)
     stages = next(iter(times.values()))
-    print(rows('ms', [f'graphs {way}' for way in times], [
+    print(rows('ms', [f'{what} {way}' for way in times], [
         (stage, [f'{1e3 * figures[stage]:.3f}' for figures in times.values()]) for stage in stages]), flush=True)
     return {'passed': same['passed'], 'same': same, 'stage_seconds': times}
 
@@ -164,46 +172,6 @@ def known_device(device: str) -> Device | None:
         if key in name:
             return known
     return None
-
-
-@torch.inference_mode()
-def stage_times(model: VLAModel, way: Graphs, denoise_steps: int) -> dict[str, float]:
-    """Return the median seconds of denoising, and of a decode step for each size of batch, two texts on each frame."""
-    device = model.spec.device
-    cache = UnifiedKVCache(model.spec.cache_spec(max(BATCHES) // 2 + 2, max(BATCHES), 64))
-    capture = capture_for(way, device) if device.startswith('cuda') else recompute
-    use_graphs(way, model.network, cache, capture, CostModel)
-    inputs = Inputs(model, len(model.spec.cameras), seed=0)
-    frames = [cache.acquire_frame(number) for number in range(max(BATCHES) // 2)]
-    for number, frame in enumerate(frames):
-        model.prefill(inputs.observation(number + 1), 'pick up the red cup', cache, frame)
-    noise = torch.zeros((model.spec.horizon, model.spec.action_dim))
-    result = {'denoise': _median_seconds(lambda: model.denoise(cache, frames[0], noise, denoise_steps), device)}
-    for batch in BATCHES:
-        slots = [cache.open_branch(frames[number // 2]) for number in range(batch)]
-        model.extend(cache, slots, [[3, 4, 5]] * batch)
-
-        def step(slots: list[int] = slots) -> None:
-            model.extend(cache, slots, [[7]] * len(slots))
-
-        result[f'decode step of {batch}'] = _median_seconds(step, device)
-        for slot in slots:
-            cache.close_branch(slot)
-    use_graphs(Graphs.OFF, model.network, cache, None, CostModel)
-    return result
-
-
-def _median_seconds(work: Callable[[], None], device: str) -> float:
-    for _ in range(3):
-        work()
-    times = []
-    for _ in range(STEP_ROUNDS):
-        synchronise(device)
-        start = time.perf_counter()
-        work()
-        synchronise(device)
-        times.append(time.perf_counter() - start)
-    return median(times)
 
 
 def _load(name: str, dtype: torch.dtype, device: str, **options: object) -> VLAModel:

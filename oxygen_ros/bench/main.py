@@ -54,6 +54,9 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
                         help='another option of loading or of the engine, for example packing=plain (may be repeated)')
     parser.add_argument('--graphs', choices=('auto', 'on', 'off'), help='CUDA graphs: static shapes, captured once and '
                                                                         'replayed (default: auto)')
+    parser.add_argument('--compile', choices=('auto', 'on', 'off'), nargs='+', metavar='HOW',
+                        help='compile what lies between the products of a layer: auto, on or off (default: off); '
+                             'several give a series')
     parser.add_argument('--seed', type=int, default=0, help='of weights, pictures, noise and arrivals (default: 0)')
 
 

@@ -22,7 +22,7 @@ def real_time_result(settings: BenchSettings, real_time: RealTimeSettings, perio
     load = 'permanent' if real_time.permanent else workload.arrivals.value
     return {'workload': {'text_length': workload.text_length, 'denoise_steps': workload.denoise_steps, 'load': load,
                          'period': period, 'rate': None if real_time.permanent else real_time.rate or 1 / period,
-                         'branches': real_time.branches, 'clock': clock},
+                         'branches': real_time.branches, 'clock': clock, 'compile': settings.compile.value},
             'modes': {name: _mode_result(record, period, spec, clock) for name, record in records.items()}}
 
 

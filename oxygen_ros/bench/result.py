@@ -25,7 +25,9 @@ def case_result(case: CaseRecord, spec: ModelSpec) -> dict:
             modes[name]['cpu_by_isolated'] = median_ratio(*_pairs(record, base, 'cpu'))
             modes[name]['wall_by_isolated'] = median_ratio(*_pairs(record, base, 'wall'))
     memory = case.memory
-    result = {'workload': {**asdict(case.settings.workload), 'arrivals': case.settings.workload.arrivals.value},
+    workload = case.settings.workload
+    result = {'workload': {**asdict(workload), 'arrivals': workload.arrivals.value,
+                           'compile': case.settings.compile.value},
               'prefix_tokens': case.prefix_tokens, 'cameras': case.cameras,
               'on_cpu': case.settings.device == 'cpu',
               'process_bytes': {'first': memory[0], 'last': memory[-1], 'peak': max(memory)},

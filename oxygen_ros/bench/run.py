@@ -23,6 +23,7 @@ from oxygen_ros.bench.result import case_result
 from oxygen_ros.bench.settings import BenchSettings
 from oxygen_ros.bench.table import case_table
 from oxygen_ros.bench.workload import Arrivals, Workload
+from oxygen_ros.engine.compiling import Compile
 from oxygen_ros.engine.graphs import Graphs
 from oxygen_ros.engine.scheduler import Mode
 from oxygen_ros.models.interface import VLAModel
@@ -71,11 +72,12 @@ def settings_of(arguments: argparse.Namespace) -> list[BenchSettings]:
     return [BenchSettings(
         arguments.model, arguments.checkpoint, arguments.dtype, arguments.device, arguments.threads, arguments.cameras,
         tuple(Mode(mode) for mode in dict.fromkeys(modes)), arguments.frames or arguments.rounds,
-        bare=not (arguments.no_bare or arguments.frames), seed=arguments.seed, engine=engine,
+        bare=not (arguments.no_bare or arguments.frames), seed=arguments.seed, engine={**engine, **compiled},
         workload=Workload(length, tokens, steps, Arrivals(arguments.arrivals), arguments.burst,
                           arguments.prompt_tokens, arguments.seed))
-            for length, tokens, steps in itertools.product(arguments.text_length, arguments.tokens_per_frame,
-                                                           arguments.denoise_steps)]
+            for length, tokens, steps, compiled in itertools.product(
+                arguments.text_length, arguments.tokens_per_frame, arguments.denoise_steps,
+                [{'compile': Compile(how)} for how in arguments.compile or ()] or [{}])]
 
 
 def header(arguments: argparse.Namespace, model: VLAModel) -> dict:

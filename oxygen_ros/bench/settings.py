@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from oxygen_ros.bench.workload import Workload
+from oxygen_ros.engine.compiling import Compile
+from oxygen_ros.engine.config import EngineConfig
 from oxygen_ros.engine.scheduler import Mode
 from oxygen_ros.errors import ConfigError
 from oxygen_ros.models.registry import DTYPES
@@ -47,6 +49,11 @@ class BenchSettings:
         """Return what the settings of every mode's engine have in common."""
         return {'kv_budget_mib': KV_BUDGET_MIB, 'denoise_steps': self.workload.denoise_steps, 'seed': self.seed,
                 'max_frame_age': 1e9, **self.engine}
+
+    @property
+    def compile(self) -> Compile:
+        """Return what the engines compile."""
+        return self.engine.get('compile', EngineConfig.compile)
 
     def __post_init__(self) -> None:
         for name, least in (('rounds', 1), ('warm_up', 1), ('threads', 0)):

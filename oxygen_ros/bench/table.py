@@ -64,7 +64,7 @@ def case_table(case: dict) -> str:
 
 def _title(workload: dict) -> str:
     return (f'N={workload["text_length"]} k={workload["tokens_per_frame"]} S={workload["denoise_steps"]} '
-            f'{workload["arrivals"]}')
+            f'{workload["arrivals"]}' + (f' compile={workload["compile"]}' if workload['compile'] != 'off' else ''))
 
 
 def milliseconds(figures: dict | None, keys: Sequence[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from oxygen_ros.engine.compiling import Compile
 from oxygen_ros.engine.graphs import Graphs
 from oxygen_ros.engine.kv_cache import CacheSpec
 from oxygen_ros.engine.scheduler import SchedulerConfig
@@ -27,7 +28,8 @@ class EngineConfig:
         so many times in a row; 0 never.
     :param failures_allowed: actions in a row of which the model may raise; what the next one raises comes out of
         `run_cycle`.
-    :param packing: form in which a warm engine keeps the weights. :param graphs: whether it replays CUDA graphs.
+    :param packing: form in which a warm engine keeps the weights. :param compile: whether it runs compiled pieces.
+    :param graphs: whether it replays CUDA graphs.
     :raises ConfigError: a value is out of range.
     """
 
@@ -44,6 +46,7 @@ class EngineConfig:
     repetitions: int = 0
     failures_allowed: int = 0
     packing: Packing = Packing.AUTO
+    compile: Compile = Compile.OFF
     graphs: Graphs = Graphs.AUTO
 
     def __post_init__(self) -> None:

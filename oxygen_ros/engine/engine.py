@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import torch
 
+from oxygen_ros.engine.compiling import use_compiled
 from oxygen_ros.engine.config import EngineConfig
 from oxygen_ros.engine.cost_model import CostModel, Stage
 from oxygen_ros.engine.frames import Frames
@@ -138,8 +139,8 @@ class Engine:
     @torch.inference_mode()
     def warm_up(self, inputs: PolicyInput, rounds: int = 3) -> None:
         """
-        Pack the weights, choose what replays graphs, and measure every stage, see `meter.warm_up`. Leaves no frame,
-        branch or statistics behind.
+        Pack the weights, choose what runs compiled and what replays graphs, and measure every stage, see
+        `meter.warm_up`. Leaves no frame, branch or statistics behind.
 
         :param inputs: an observation like those to come (same cameras and state), for example black pictures.
         """
@@ -150,6 +151,7 @@ class Engine:
         network = getattr(self.model, 'network', None)
         if isinstance(network, torch.nn.Module):
             pack(network, self.config.packing)
+            use_compiled(self.config.compile, network, self.cache.spec.branches, measure)
             use_graphs(self.config.graphs, network, self.cache,
                        capture_for(self.config.graphs, self.model.spec.device), measure)
         else:

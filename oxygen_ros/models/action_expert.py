@@ -76,6 +76,7 @@ class ActionExpert(nn.Module):
         self.register_buffer('cos', cos.unsqueeze(1), persistent=False)
         self.register_buffer('sin', sin.unsqueeze(1), persistent=False)
         self._schedules: dict[int, list[list[torch.Tensor]]] = {}
+        self.pieces: list = []  # those that are compiled, in place or not; see pieces.py
         # Of caches behind whose frames denoising replays graphs.
         self.static: WeakKeyDictionary[UnifiedKVCache, StaticDenoise] = WeakKeyDictionary()
 
@@ -173,19 +174,41 @@ class ActionExpert(nn.Module):
     def _velocity(self, x: torch.Tensor, modulation: list[torch.Tensor], place: Place) -> torch.Tensor:
         c, horizon = self.config, self.horizon
         h = self.action_in(x.to(self.action_in.weight.dtype)).to(place.cos.dtype)
-        parts = iter(modulation)
+        # Each product is followed by the next norm, whose scale and shift come behind the gate.
+        scale, shift, *rest = modulation
+        following = iter([rest[i:i + 3] for i in range(0, len(rest) - 1, 3)])
+        normed = self.norm(h, scale, shift)
         for layer, (scratch, keys, values) in zip(self.layers, place.layers):
-            scale, shift, gate = next(parts), next(parts), next(parts)
-            qkv = layer.qkv(modulated_norm(h, scale, shift)).view(horizon, -1, c.head_dim)
-            rotate_(qkv[:, :c.heads + c.kv_heads], place.cos, place.sin)
-            scratch.copy_(qkv[:, c.heads:].unflatten(1, (2, c.kv_heads)).permute(1, 2, 0, 3))
-            # Query heads of one key head are rows of one query: [kv_heads, horizon * groups, head_dim].
-            q = qkv[:, :c.heads].reshape(horizon, c.kv_heads, c.groups, c.head_dim).transpose(0, 1).reshape(
-                1, c.kv_heads, horizon * c.groups, c.head_dim)
+            q, kv = self.turn(layer.qkv(normed), place.cos, place.sin)
+            scratch.copy_(kv)
             out = F.scaled_dot_product_attention(q, keys, values, place.seen)
             out = out.view(c.kv_heads, horizon, c.groups * c.head_dim).transpose(0, 1).reshape(horizon, -1)
-            h = torch.addcmul(h, layer.out(out), gate)
-            scale, shift, gate = next(parts), next(parts), next(parts)
-            h = torch.addcmul(h, layer.down(layer.gate_up(modulated_norm(h, scale, shift))), gate)
-        h = modulated_norm(h, next(parts), next(parts))
-        return self.action_out(h.to(self.action_out.weight.dtype)).float()
+            h, normed = self.add_norm(h, layer.out(out), *next(following))
+            h, normed = self.add_norm(h, layer.down(layer.gate_up(normed)), *next(following))
+        return self.action_out(normed.to(self.action_out.weight.dtype)).float()
+
+    # -- pieces: what stands between the products; compiled ones may be put in place, see pieces.py -------------------
+
+    def norm(self, h: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
+        """See `modulated_norm`."""
+        return modulated_norm(h, scale, shift)
+
+    def turn(self, qkv: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """
+        Rotate queries and keys, and split [horizon, qkv_width]; may write into it.
+
+        :returns: [1, kv_heads, horizon * groups, head_dim]: query heads of one key head are rows of one query;
+            [2, kv_heads, horizon, head_dim], keys and values.
+        """
+        c, horizon = self.config, self.horizon
+        qkv = qkv.view(horizon, -1, c.head_dim)
+        rotate_(qkv[:, :c.heads + c.kv_heads], cos, sin)
+        q = qkv[:, :c.heads].reshape(horizon, c.kv_heads, c.groups, c.head_dim).transpose(0, 1).reshape(
+            1, c.kv_heads, horizon * c.groups, c.head_dim)
+        return q, qkv[:, c.heads:].unflatten(1, (2, c.kv_heads)).permute(1, 2, 0, 3)
+
+    def add_norm(self, h: torch.Tensor, output: torch.Tensor, gate: torch.Tensor, scale: torch.Tensor,
+                 shift: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the residual stream with a gated output added, and its norm."""
+        h = torch.addcmul(h, output, gate)
+        return h, modulated_norm(h, scale, shift)

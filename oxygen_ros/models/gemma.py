@@ -67,15 +67,25 @@ class GemmaLayer(nn.Module):
         :param x: [rows, width]. :param cos, sin: tables of `full_turn`, [rows, 1, head_dim].
         :returns: q [rows, heads, head_dim]; [rows, 2, kv_heads, head_dim], keys, then values.
         """
-        c = self.config
-        qkv = self.qkv(rms_norm(x, self.norm1)).view(len(x), -1, c.head_dim)
-        rotate_(qkv[:, :c.heads + c.kv_heads], cos, sin)
-        return qkv[:, :c.heads], qkv[:, c.heads:].unflatten(1, (2, c.kv_heads))
+        return self.turn(self.qkv(self.norm(x, self.norm1)), cos, sin)
 
     def finish(self, x: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
         """Add attention output [rows, heads * head_dim] and the MLP to the residual stream [rows, width]."""
         x = self.out.add_to(x, attended)
-        return self.down.add_to(x, self.gate_up(rms_norm(x, self.norm2)))
+        return self.down.add_to(x, self.gate_up(self.norm(x, self.norm2)))
+
+    # -- pieces: what stands between the products; compiled ones may be put in place, see pieces.py -------------------
+
+    def norm(self, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        """See `rms_norm`."""
+        return rms_norm(x, scale)
+
+    def turn(self, qkv: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Split [rows, qkv_width] into what `project` returns; may write into it."""
+        c = self.config
+        qkv = qkv.unflatten(1, (-1, c.head_dim))
+        rotate_(qkv[:, :c.heads + c.kv_heads], cos, sin)
+        return qkv[:, :c.heads], qkv[:, c.heads:].unflatten(1, (2, c.kv_heads))
 
 
 class GemmaDecoder(nn.Module):
@@ -96,6 +106,7 @@ class GemmaDecoder(nn.Module):
         cos, sin = rotary_table(positions, config.head_dim, theta)
         self.register_buffer('cos', cos.unsqueeze(1), persistent=False)
         self.register_buffer('sin', sin.unsqueeze(1), persistent=False)
+        self.pieces: list = []  # those that are compiled, in place or not; see pieces.py
         # Of caches on which decode steps replay graphs.
         self.static: WeakKeyDictionary[UnifiedKVCache, StaticDecode] = WeakKeyDictionary()
 

@@ -46,8 +46,11 @@ class GatedLinear(nn.Linear):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[..., width] -> activation(gate) * up [..., inner]."""
-        gate, up = F.linear(x, self.weight).chunk(2, dim=-1)
-        return gated(gate, up, self.activation)
+        return self.activate(F.linear(x, self.weight))
+
+    def activate(self, gate_up: torch.Tensor) -> torch.Tensor:
+        """Return activation(gate) * up of both in one, [..., 2 * inner]; a compiled one may be put in place."""
+        return gated(*gate_up.chunk(2, dim=-1), self.activation)
 
 
 def gated(gate: torch.Tensor, up: torch.Tensor, activation: Activation) -> torch.Tensor:
@@ -57,7 +60,8 @@ def gated(gate: torch.Tensor, up: torch.Tensor, activation: Activation) -> torch
 
 def gelu(x: torch.Tensor) -> torch.Tensor:
     """Return gelu in its tanh form, in the dtype of x."""
-    if x.dtype is not torch.float32 or x.device.type != 'cpu' or x.numel() < MANY:
+    # A compiler needs the one operation, which it takes apart itself.
+    if x.dtype is not torch.float32 or x.device.type != 'cpu' or torch.compiler.is_compiling() or x.numel() < MANY:
         return F.gelu(x, approximate='tanh')
     # Of many numbers torch's own takes twice as long on CPUs; of few, four operations take longer than one.
     inner = torch.addcmul(x.new_full((), GELU_X), x, x, value=GELU_X3)

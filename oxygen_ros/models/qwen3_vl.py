@@ -52,7 +52,7 @@ class QwenLayer(GemmaLayer):
     def project(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """As Gemma's, with q and k normalised per head before they are rotated."""
         c = self.config
-        qkv = self.qkv(rms_norm(x, self.norm1)).view(len(x), -1, c.head_dim)
+        qkv = self.qkv(self.norm(x, self.norm1)).view(len(x), -1, c.head_dim)
         q, k, v = qkv.split((c.heads, c.kv_heads, c.kv_heads), dim=1)
         q, k = rotate_(rms_norm(q, self.q_norm), cos, sin), rotate_(rms_norm(k, self.k_norm), cos, sin)
         return q, torch.stack((k, v), dim=1)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from oxygen_ros.engine.compiling import Compile
 from oxygen_ros.engine.engine import EngineConfig
 from oxygen_ros.engine.graphs import Graphs
 from oxygen_ros.engine.requests import LONGEST_TIMEOUT, BargeIn
@@ -44,6 +45,9 @@ PARAMETERS = (
     NodeParameter('packing', Packing.AUTO.value, 'Form in which the weights are kept: as loaded (plain), column by '
                   'column, or in the blocks of oneDNN; auto takes what is best for device and dtype.',
                   choices=tuple(form.value for form in Packing)),
+    NodeParameter('compile', Compile.OFF.value, 'Compile what lies between the matrix products of a layer; auto where '
+                  'a measurement at the start finds it faster. Needs a C++ compiler, and a minute the first time.',
+                  choices=tuple(choice.value for choice in Compile)),
     NodeParameter('graphs', Graphs.AUTO.value, 'Replay decode steps and denoising as CUDA graphs; auto where a '
                   'measurement at the start finds them faster. Without a CUDA device there are none.',
                   choices=tuple(choice.value for choice in Graphs)),
@@ -130,7 +134,7 @@ def session_settings(values: Mapping[str, Any]) -> SessionSettings:
         max_frames=values['max_frames'], kv_budget_mib=values['kv_budget_mib'],
         denoise_steps=values['action.denoise_steps'], seed=values['seed'], max_frame_age=values['max_frame_age'],
         stream_interval=values['stream_interval'], packing=Packing(values['packing']),
-        graphs=Graphs(values['graphs']), history=values['answer.history'],
+        compile=Compile(values['compile']), graphs=Graphs(values['graphs']), history=values['answer.history'],
         repetitions=values['text_repetitions'], failures_allowed=values['action.failures'])
     chunking = values['action.chunking']
     continuation = ContinuationSettings(None if chunking == 'off' else ChunkingMethod(chunking),
