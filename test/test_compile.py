@@ -294,7 +294,7 @@ def test_compiled_pieces_give_what_eager_ones_give_and_are_kept_on_the_disk(monk
 def test_code_of_another_machine_or_torch_is_not_taken(monkeypatch, tmp_path):
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
     names = []
-    monkeypatch.setattr(ahead_of_time, '_load', lambda name, program: names.append(name) or (lambda given: given))
+    monkeypatch.setattr(ahead_of_time, '_load', lambda name, *_: names.append(name) or (lambda given: given))
     layer, x, y = small_policy().network.decoder.layers[0], torch.ones(3, 32), torch.ones(32)
     compile_ahead(layer.norm, (x, y), (True, False))
     compile_ahead(GemmaLayer.norm.__get__(layer), (x, y), (True, False))
@@ -306,6 +306,13 @@ def test_code_of_another_machine_or_torch_is_not_taken(monkeypatch, tmp_path):
     monkeypatch.setattr(torch, '__version__', '2.99')
     compile_ahead(layer.norm, (x, y), (True, False))
     assert len(set(names)) == 5
+
+
+def test_function_with_weights_of_its_own_is_refused(model):
+    """What is kept on the disk is found by its operations: it must hold no numbers."""
+    layer = model.network.decoder.layers[0]
+    with pytest.raises(ValueError, match='weights of its own'):
+        compile_ahead(lambda x: layer.norm(x, layer.norm1), (torch.ones(3, 32),), (True,))
 
 
 @pytest.mark.parametrize('words, expected', [

@@ -21,6 +21,8 @@ from torch import nn
 
 logger = logging.getLogger(__name__)
 
+Run = Callable[[list[torch.Tensor]], list[torch.Tensor]]
+
 MOST_ROWS = 1 << 20
 OPTIONS = {
     'compile_threads': 1,         # no processes that stay
@@ -43,11 +45,12 @@ class _Module(nn.Module):
 def compile_ahead(function: Callable[..., object], examples: Sequence[torch.Tensor], many: Sequence[bool],
                   ) -> Callable[..., object]:
     """
-    Compile a function of contiguous tensors that returns one or a tuple of several.
+    Compile a function of contiguous tensors, and of nothing else, that returns one or a tuple of several.
 
     :param examples: arguments; the result takes no others than of their dtypes and shapes, and does not check that.
     :param many: which of them may have any number of rows, the same for all of these.
     :returns: the compiled function, for one thread at a time.
+    :raises ValueError: the function has weights of its own.
     :raises Exception: whatever torch raises when it has no compiler, or cannot compile the function.
     """
     rows = torch.export.Dim('rows', min=1, max=MOST_ROWS)
@@ -56,10 +59,13 @@ def compile_ahead(function: Callable[..., object], examples: Sequence[torch.Tens
         given = tuple(torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device) for tensor in examples)
         program = torch.export.export(_Module(function), given,
                                       dynamic_shapes=(tuple({0: rows} if some else None for some in many),))
+        if program.state_dict or program.constants:  # they would be kept with it, under the same name as others
+            raise ValueError(f'{function} has weights of its own: give them as arguments')
         name = hashlib.sha256('\n'.join((
-            str(program.graph), *(f'{tensor.dtype} {list(tensor.shape)} {some}' for tensor, some in zip(given, many)),
-            torch.__version__, _machine(given[0].device))).encode()).hexdigest()
-        run = _load(name, program)
+            str(program.graph), *(f'{tensor.dtype} {list(tensor.shape)} {tensor.device} {some}'
+                                  for tensor, some in zip(given, many)),
+            str(OPTIONS), torch.__version__, _machine(given[0].device))).encode()).hexdigest()
+        run = _load(name, program, given[0].device)
     if len(program.graph_signature.user_outputs) == 1:
         return lambda *tensors: run(list(tensors))[0]
     return lambda *tensors: tuple(run(list(tensors)))
@@ -70,11 +76,11 @@ def cache_folder() -> Path:
     return Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache', 'oxygen_ros', 'compiled')
 
 
-def _load(name: str, program: torch.export.ExportedProgram) -> Callable[[list[torch.Tensor]], list[torch.Tensor]]:
+def _load(name: str, program: torch.export.ExportedProgram, device: torch.device) -> Run:
     kept = cache_folder() / f'{name}.pt2'
     if kept.is_file():
         try:
-            return _loaded(kept)
+            return _loaded(kept, device)
         except Exception as error:  # noqa: B902 - a damaged file is made again
             logger.info('%s cannot be loaded and is compiled again: %s', kept, error)
     try:
@@ -86,15 +92,16 @@ def _load(name: str, program: torch.export.ExportedProgram) -> Callable[[list[to
     with tempfile.TemporaryDirectory(prefix='new_', dir=parent) as folder:
         package = Path(torch._inductor.aoti_compile_and_package(program, package_path=str(Path(folder, 'new.pt2')),
                                                                 inductor_configs=dict(OPTIONS)))
-        run = _loaded(package)
+        run = _loaded(package, device)
         if parent is not None:
             package.replace(kept)  # whole or not at all, whoever else compiles the same
     return run
 
 
-def _loaded(package: Path) -> Callable[[list[torch.Tensor]], list[torch.Tensor]]:
+def _loaded(package: Path, device: torch.device) -> Run:
+    place = {} if device.index is None else {'device_index': device.index}
     # Without the locks of several threads, which CUDA graphs do not like.
-    return torch._inductor.aoti_load_package(str(package), run_single_threaded=True).loader.run
+    return torch._inductor.aoti_load_package(str(package), run_single_threaded=True, **place).loader.run
 
 
 def _machine(device: torch.device) -> str:

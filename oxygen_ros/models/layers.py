@@ -60,10 +60,11 @@ def gated(gate: torch.Tensor, up: torch.Tensor, activation: Activation) -> torch
 
 def gelu(x: torch.Tensor) -> torch.Tensor:
     """Return gelu in its tanh form, in the dtype of x."""
-    # A compiler needs the one operation, which it takes apart itself.
-    if x.dtype is not torch.float32 or x.device.type != 'cpu' or torch.compiler.is_compiling() or x.numel() < MANY:
+    few = not torch.compiler.is_compiling() and x.numel() < MANY
+    if x.dtype is not torch.float32 or x.device.type != 'cpu' or few:
         return F.gelu(x, approximate='tanh')
-    # Of many numbers torch's own takes twice as long on CPUs; of few, four operations take longer than one.
+    # Of many numbers torch's own takes twice as long on CPUs, compiled too; of few, four operations take longer than
+    # one, unless they are compiled.
     inner = torch.addcmul(x.new_full((), GELU_X), x, x, value=GELU_X3)
     return inner.mul_(x).sigmoid_().mul_(x)
 
