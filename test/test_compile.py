@@ -28,7 +28,7 @@ from oxygen_ros.models.ahead_of_time import cache_folder, compile_ahead
 from oxygen_ros.models.gemma import GemmaLayer
 from oxygen_ros.models.layers import Activation, GatedLinear
 from oxygen_ros.models.packing import Packing
-from oxygen_ros.models.pieces import Piece, compile_pieces, pieces_of
+from oxygen_ros.models.pieces import Piece, pieces_of, record_calls
 from oxygen_ros.models.realtime_chunking import ChunkingMethod, PreviousChunk
 
 EXPERT, DECODER = {Stage.DENOISE}, {Stage.PREFILL, Stage.DECODE}
@@ -139,15 +139,19 @@ def test_weights_of_two_types_are_each_given_as_they_are(model):
     layer, x = network.decoder.layers[0], torch.randn(4, 32, dtype=torch.bfloat16)
     fake = FakeCompiler()
     pieces = pieces_of(network.decoder)
-    compile_pieces([pieces], lambda: [layer.norm(x[:n], layer.norm1) for n in (1, 4)], fake)
+    record_calls(pieces, lambda: [layer.norm(x[:n], layer.norm1) for n in (1, 4)])
+    for piece in pieces:
+        piece.compile(fake)
     assert fake.calls['norm'] == 2 and sum(piece.function is not None for piece in pieces) == 1  # checked, as float32
 
 
 def test_piece_that_is_called_with_several_types_stays_eager(model):
     layer = model.network.decoder.layers[0]
-    pieces = pieces_of(layer)
-    compile_pieces([pieces], lambda: [layer.norm(torch.ones(3, 32, dtype=dtype), layer.norm1)
-                                      for dtype in (torch.float32, torch.bfloat16)], fake := FakeCompiler())
+    pieces, fake = pieces_of(layer), FakeCompiler()
+    record_calls(pieces, lambda: [layer.norm(torch.ones(3, 32, dtype=dtype), layer.norm1)
+                                  for dtype in (torch.float32, torch.bfloat16)])
+    for piece in pieces:
+        piece.compile(fake)
     assert not fake.compiled and all(piece.function is None for piece in pieces)
 
 
@@ -243,6 +247,16 @@ def test_on_without_a_compiler_is_refused_with_the_remedy(model):
     with pytest.raises(ConfigError, match=r'compile is on.*no compiler.*apt install g\+\+.*auto or off'):
         use_compiled(Compile.ON, model.network, 4, run_network(model), FakeCompiler(fails=OSError('no compiler')))
     assert 'norm' not in model.network.expert.__dict__  # nothing is left of the attempt
+
+
+def test_what_the_model_raises_is_no_matter_of_the_compiler(model):
+    def run():
+        raise MemoryError('no room')
+
+    for choice in (Compile.AUTO, Compile.ON):
+        with pytest.raises(MemoryError):
+            use_compiled(choice, model.network, 4, run, FakeCompiler())
+    assert 'norm' not in model.network.expert.__dict__
 
 
 @pytest.mark.parametrize('change', [0.1, float('nan')])

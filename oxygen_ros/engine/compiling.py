@@ -13,7 +13,7 @@ from oxygen_ros.errors import ConfigError
 from oxygen_ros.models.action_expert import ActionExpert
 from oxygen_ros.models.ahead_of_time import compile_ahead
 from oxygen_ros.models.gemma import GemmaDecoder
-from oxygen_ros.models.pieces import Compiler, Piece, compile_pieces, pieces_of
+from oxygen_ros.models.pieces import Compiler, Piece, pieces_of, record_calls
 
 logger = logging.getLogger(__name__)
 
@@ -70,11 +70,15 @@ def use_compiled(choice: Compile, network: nn.Module, most_branches: int, measur
 
 def _compile(parts: list[nn.Module], choice: Compile, run: Callable[[], object], compiler: Compiler) -> bool:
     """Compile what is not compiled yet; False, with a warning, where that fails and need not succeed."""
-    new = {part: pieces_of(part) for part in parts if not part.pieces}
+    new = {part: pieces_of(part) for part in parts if not part.pieces}  # several engines of a network compile it once
+    pieces = [piece for of_part in new.values() for piece in of_part]
+    if not pieces:
+        return True
+    logger.info('compiling, which takes a minute the first time on a machine')
+    record_calls(pieces, run)
     try:
-        if new:
-            logger.info('compiling, which takes a minute the first time on a machine')
-            compile_pieces(new.values(), run, compiler)
+        for piece in pieces:
+            piece.compile(compiler)
     except Exception as error:  # noqa: B902 - whatever a compiler raises, the work can be done without
         reason = f'{type(error).__name__}: {" ".join(str(error).split())[:300]}'
         remedy = 'install a C++ compiler (apt install g++) and torch 2.6 or newer'
@@ -83,8 +87,8 @@ def _compile(parts: list[nn.Module], choice: Compile, run: Callable[[], object],
                               'off') from error
         logger.warning('nothing can be compiled, work goes on without (%s): %s, or set compile to off', reason, remedy)
         return False
-    for part, pieces in new.items():
-        part.pieces = pieces  # several engines of a network compile it once
+    for part, of_part in new.items():
+        part.pieces = of_part
     return True
 
 

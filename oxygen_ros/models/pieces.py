@@ -10,7 +10,6 @@ the network, so that nobody has to say it twice.
 
 from __future__ import annotations
 
-import itertools
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -123,13 +122,9 @@ def pieces_of(part: nn.Module) -> list[Piece]:
     return [Piece(name, modules, getattr(modules[0], name)) for (_, name), modules in owners.items()]
 
 
-def compile_pieces(parts: Iterable[Sequence[Piece]], run: Callable[[], object], compiler: Compiler) -> None:
-    """
-    Compile pieces for all that they are called with in a run of the network.
-
-    :raises Exception: see `Piece.compile`.
-    """
-    pieces = list(itertools.chain.from_iterable(parts))
+def record_calls(pieces: Iterable[Piece], run: Callable[[], object]) -> None:
+    """Note what pieces are called with in a run of the network."""
+    pieces = list(pieces)
     for piece in pieces:
         piece.record()
     try:
@@ -137,8 +132,6 @@ def compile_pieces(parts: Iterable[Sequence[Piece]], run: Callable[[], object], 
     finally:
         for piece in pieces:
             piece.take_out()
-    for piece in pieces:
-        piece.compile(compiler)
 
 
 def _require_equal(name: str, compiled: object, eager: object) -> None:
