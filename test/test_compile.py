@@ -311,8 +311,8 @@ def test_code_of_another_machine_or_torch_is_not_taken(monkeypatch, tmp_path):
     monkeypatch.setattr(ahead_of_time, '_load', lambda name, *_: names.append(name) or (lambda given: given))
     layer, x, y = small_policy().network.decoder.layers[0], torch.ones(3, 32), torch.ones(32)
     compile_ahead(layer.norm, (x, y), (True, False))
-    compile_ahead(GemmaLayer.norm.__get__(layer), (x, y), (True, False))
-    assert names[0] == names[1]
+    compile_ahead(GemmaLayer.norm.__get__(layer), (torch.ones(200, 32), y), (True, False))
+    assert names[0] == names[1]  # however many rows the first prefix has
     compile_ahead(layer.norm, (x, y), (False, False))
     compile_ahead(layer.norm, (x.bfloat16(), y), (True, False))
     monkeypatch.setattr(ahead_of_time, '_machine', lambda device: 'another')
@@ -320,6 +320,19 @@ def test_code_of_another_machine_or_torch_is_not_taken(monkeypatch, tmp_path):
     monkeypatch.setattr(torch, '__version__', '2.99')
     compile_ahead(layer.norm, (x, y), (True, False))
     assert len(set(names)) == 5
+
+
+@pytest.mark.parametrize('threads, shape, used', [(1, (3000, 32), 'serial'), (2, (3, 32), 'serial'),
+                                                  (2, (3000, 32), 'parallel')])
+def test_little_work_is_not_shared_between_threads(model, monkeypatch, threads, shape, used):
+    """Compiled code shares whatever it is told to: for few rows that takes longer than the work."""
+    monkeypatch.setattr(torch, 'get_num_threads', lambda: threads)
+    ran = []
+    monkeypatch.setattr(ahead_of_time, '_load', lambda name, program, options, device: lambda given: (
+        ran.append('parallel' if options.get('cpp.dynamic_threads') else 'serial'), given)[1])
+    layer = model.network.decoder.layers[0]
+    compile_ahead(layer.norm, (torch.ones(3, 32), torch.ones(32)), (True, False))(torch.ones(shape), torch.ones(32))
+    assert ran == [used]
 
 
 def test_function_with_weights_of_its_own_is_refused(model):

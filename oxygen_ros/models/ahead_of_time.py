@@ -13,7 +13,7 @@ import logging
 import os
 import platform
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -24,10 +24,11 @@ logger = logging.getLogger(__name__)
 Run = Callable[[list[torch.Tensor]], list[torch.Tensor]]
 
 MOST_ROWS = 1 << 20
-OPTIONS = {
-    'compile_threads': 1,         # no processes that stay
-    'cpp.dynamic_threads': True,  # as many as torch has when it runs
-}
+EXAMPLE_ROWS = 64  # one number for all, so that code is found again; 0 and 1 would be taken for fixed
+COMMON = {'compile_threads': 1}  # no processes that stay
+SERIAL = {**COMMON, 'cpp.threads': 1}
+PARALLEL = {**COMMON, 'cpp.dynamic_threads': True}  # on as many threads as torch has, however little there is to do
+PARALLEL_FROM = 1 << 15  # numbers; torch's own operations begin there too
 
 
 class _Module(nn.Module):
@@ -56,19 +57,19 @@ def compile_ahead(function: Callable[..., object], examples: Sequence[torch.Tens
     rows = torch.export.Dim('rows', min=1, max=MOST_ROWS)
     with torch.inference_mode(False), torch.no_grad():
         # Tensors of inference mode cannot be exported.
-        given = tuple(torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device) for tensor in examples)
+        given = tuple(torch.zeros((EXAMPLE_ROWS if some else len(tensor), *tensor.shape[1:]), dtype=tensor.dtype,
+                                  device=tensor.device) for tensor, some in zip(examples, many))
         program = torch.export.export(_Module(function), given,
                                       dynamic_shapes=(tuple({0: rows} if some else None for some in many),))
         if program.state_dict or program.constants:  # they would be kept with it, under the same name as others
             raise ValueError(f'{function} has weights of its own: give them as arguments')
-        name = hashlib.sha256('\n'.join((
-            str(program.graph), *(f'{tensor.dtype} {list(tensor.shape)} {tensor.device} {some}'
-                                  for tensor, some in zip(given, many)),
-            str(OPTIONS), torch.__version__, _machine(given[0].device))).encode()).hexdigest()
-        run = _load(name, program, given[0].device)
-    if len(program.graph_signature.user_outputs) == 1:
-        return lambda *tensors: run(list(tensors))[0]
-    return lambda *tensors: tuple(run(list(tensors)))
+        key = '\n'.join((str(program.graph), torch.__version__, _machine(given[0].device), *(
+            f'{tensor.dtype} {list(tensor.shape)} {tensor.device} {some}' for tensor, some in zip(given, many))))
+        serial = _callable(program, key, SERIAL)
+        if given[0].device.type != 'cpu' or torch.get_num_threads() == 1 or not any(many):
+            return serial
+        parallel = _callable(program, key, PARALLEL)
+    return lambda *tensors: (serial if tensors[0].numel() < PARALLEL_FROM else parallel)(*tensors)
 
 
 def cache_folder() -> Path:
@@ -76,7 +77,15 @@ def cache_folder() -> Path:
     return Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache', 'oxygen_ros', 'compiled')
 
 
-def _load(name: str, program: torch.export.ExportedProgram, device: torch.device) -> Run:
+def _callable(program: torch.export.ExportedProgram, key: str, options: Mapping[str, object]) -> Callable[..., object]:
+    device = program.example_inputs[0][0].device
+    run = _load(hashlib.sha256(f'{key}\n{options}'.encode()).hexdigest(), program, options, device)
+    if len(program.graph_signature.user_outputs) == 1:
+        return lambda *tensors: run(list(tensors))[0]
+    return lambda *tensors: tuple(run(list(tensors)))
+
+
+def _load(name: str, program: torch.export.ExportedProgram, options: Mapping[str, object], device: torch.device) -> Run:
     kept = cache_folder() / f'{name}.pt2'
     if kept.is_file():
         try:
@@ -91,7 +100,7 @@ def _load(name: str, program: torch.export.ExportedProgram, device: torch.device
         parent = None
     with tempfile.TemporaryDirectory(prefix='new_', dir=parent) as folder:
         package = Path(torch._inductor.aoti_compile_and_package(program, package_path=str(Path(folder, 'new.pt2')),
-                                                                inductor_configs=dict(OPTIONS)))
+                                                                inductor_configs=dict(options)))
         run = _loaded(package, device)
         if parent is not None:
             package.replace(kept)  # whole or not at all, whoever else compiles the same

@@ -95,12 +95,10 @@ class Piece:
         if len(kinds) != 1 or not all(tensor.is_contiguous() for call in calls for tensor in call):
             return
         many = [len({tensor.shape[0] for tensor in column}) > 1 for column in zip(*calls)]
-        # Rows of an example are neither 0 nor 1, which the compiler would take for fixed.
-        examples = max(calls, key=lambda call: len(call[0]))
-        function = compiler(self.eager, examples, many)
+        function = compiler(self.eager, calls[0], many)
         for call in calls:
             _require_equal(self.name, function(*call), self.eager(*(tensor.clone() for tensor in call)))
-        self.function = function if any(many) else FixedShapes(self.eager, function, examples)
+        self.function = function if any(many) else FixedShapes(self.eager, function, calls[0])
 
     def _set(self, function: Function) -> None:
         for owner in self.owners:
