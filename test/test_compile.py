@@ -26,9 +26,11 @@ from oxygen_ros.errors import ConfigError
 from oxygen_ros.models import ahead_of_time
 from oxygen_ros.models.ahead_of_time import cache_folder, compile_ahead
 from oxygen_ros.models.gemma import GemmaLayer
+from oxygen_ros.models.initialise import initialise
 from oxygen_ros.models.layers import Activation, GatedLinear
 from oxygen_ros.models.packing import Packing
 from oxygen_ros.models.pieces import Piece, pieces_of, record_calls
+from oxygen_ros.models.qwen3_vl import QwenConfig, QwenDecoder
 from oxygen_ros.models.realtime_chunking import ChunkingMethod, PreviousChunk
 
 EXPERT, DECODER = {Stage.DENOISE}, {Stage.PREFILL, Stage.DECODE}
@@ -165,6 +167,26 @@ def test_chunk_whose_actions_have_times_of_their_own_is_done_eagerly(model):
     expected = expert.denoise(noise, cache, frame, 3, previous)
     use_compiled(Compile.ON, model.network, 4, run_network(model), FakeCompiler())  # which asserts shapes
     assert torch.equal(expert.denoise(noise, cache, frame, 3, previous), expected)
+
+
+def test_qwen_layers_share_what_has_no_weights_of_its_own():
+    """Their rotation has: norms of queries and keys."""
+    decoder = QwenDecoder(QwenConfig(32, 2, 48, 4, 2, 8, sections=(2, 1, 1)), 50, 20)
+    initialise(decoder, 0)
+    x, (cos, sin) = torch.randn(5, 32), decoder.turn(torch.arange(5), torch.float32)
+
+    def run(rows=5):
+        return [layer.finish(x[:rows], layer.project(x[:rows], cos[:rows], sin[:rows])[0].flatten(1))
+                for layer in decoder.layers]
+
+    expected, pieces, fake = run(), pieces_of(decoder), FakeCompiler()
+    record_calls(pieces, lambda: (run(), run(2)))
+    for piece in pieces:
+        piece.compile(fake)
+        piece.put()
+    fake.calls.clear()
+    assert all(torch.equal(one, other) for one, other in zip(run(), expected, strict=True))
+    assert fake.calls == {'norm': 4, 'activate': 2}
 
 
 # -- the choice --------------------------------------------------------------------------------------------------------
