@@ -132,8 +132,8 @@ class ChunkBuffer:
                 return PushResult.PAST
             executed_ns = steps_before_last_ns  # late, but better than to stay without any step
         start_ns = now_ns - executed_ns
-        if executing and self._ensemble:
-            rows = self._averaged(rows, start_ns, chunk.period_ns)
+        if self._curve is not None and executing and self._ensemble:
+            rows = self._averaged(rows, start_ns, chunk.period_ns, self._curve)
         curve = Curve(rows, start_ns, chunk.period_ns, self._interpolation)
         stop_ns = min(curve.end_ns + chunk.period_ns, expiry_ns)
         positions, velocities = self._at(now_ns)
@@ -144,12 +144,12 @@ class ChunkBuffer:
         self._offset, self._offset_velocity = positions - target, velocities - target_velocity
         return PushResult.BLENDED if executing else PushResult.STARTED
 
-    def _averaged(self, rows: np.ndarray, start_ns: int, period_ns: int) -> np.ndarray:
+    def _averaged(self, rows: np.ndarray, start_ns: int, period_ns: int, before: Curve) -> np.ndarray:
         """Return the rows of a new chunk, averaged with the curve in execution as far as that reaches."""
         times = [start_ns + number * period_ns for number in range(len(rows))]
-        end_ns = min(self._curve.end_ns, self._stop_ns)
-        return np.stack([self._ensemble * self._curve.at(time_ns)[0] + (1 - self._ensemble) * row
-                         if self._curve.start_ns <= time_ns <= end_ns else row for time_ns, row in zip(times, rows)])
+        end_ns = min(before.end_ns, self._stop_ns)
+        return np.stack([self._ensemble * before.at(time_ns)[0] + (1 - self._ensemble) * row
+                         if before.start_ns <= time_ns <= end_ns else row for time_ns, row in zip(times, rows)])
 
     def hold(self, now_ns: int, positions: np.ndarray | None = None) -> None:
         """
