@@ -9,19 +9,16 @@ from collections import Counter
 
 import pytest
 import torch
-from engine_fakes import FakeClock
+from engine_life import life
 from small_policy import policy_input, small_policy
 
 from oxygen_ros.bench import main as bench
 from oxygen_ros.bench.run import settings_of
 from oxygen_ros.engine import compiling
 from oxygen_ros.engine.compiling import Compile, use_compiled
-from oxygen_ros.engine.config import EngineConfig
 from oxygen_ros.engine.cost_model import CostModel, Stage
-from oxygen_ros.engine.engine import Engine
 from oxygen_ros.engine.graphs import Graphs
 from oxygen_ros.engine.kv_cache import UnifiedKVCache
-from oxygen_ros.engine.requests import ActionChunk, SamplingParams, TextDelta, TextRequest
 from oxygen_ros.errors import ConfigError
 from oxygen_ros.models import ahead_of_time
 from oxygen_ros.models.ahead_of_time import cache_folder, compile_ahead
@@ -70,22 +67,6 @@ def model():
 def without_gradients():
     with torch.inference_mode():
         yield
-
-
-def life(model, **options):
-    """Return the texts and actions of an engine's three frames, of which one continues a chunk on its own times."""
-    clock, events = FakeClock(), []
-    engine = Engine(model, EngineConfig(max_branches=3, **options), events.append, clock, lambda: int(clock.now * 1e9))
-    engine.warm_up(policy_input(0, int(clock.now * 1e9)), 1)
-    for number in range(1, 4):
-        engine.observe(policy_input(number, int(clock.now * 1e9)))
-        engine.request_action(clock.now)
-        for i in range(2):
-            engine.submit(TextRequest(10 * number + i, 'answer', 'is it red', SamplingParams(6 + i), priority=0))
-        while engine.run_cycle() is None:
-            engine.check_integrity()
-    texts = [(event.request.request_id, event.delta) for event in events if isinstance(event, TextDelta)]
-    return texts, [torch.from_numpy(event.actions) for event in events if isinstance(event, ActionChunk)]
 
 
 def run_network(model):

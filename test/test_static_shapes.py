@@ -4,15 +4,12 @@ import math
 
 import pytest
 import torch
-from engine_fakes import FakeClock
+from engine_life import life
 from small_policy import policy_input, small_policy
 
-from oxygen_ros.engine.config import EngineConfig
 from oxygen_ros.engine.cost_model import CostModel, Stage
-from oxygen_ros.engine.engine import Engine
 from oxygen_ros.engine.graphs import Graphs, capture_for, use_graphs
 from oxygen_ros.engine.kv_cache import UnifiedKVCache
-from oxygen_ros.engine.requests import ActionChunk, SamplingParams, TextDelta, TextRequest
 from oxygen_ros.errors import ConfigError
 from oxygen_ros.models.static_shapes import GraphCache, StaticDecode, StaticDenoise, buckets
 
@@ -255,25 +252,10 @@ def test_a_cpu_has_no_graphs():
 
 def test_engine_on_graphs_says_and_does_the_same(monkeypatch):
     """A whole engine, whose every decode step and chunk is a replay."""
-    def life(graphs):
-        clock, events, model = FakeClock(), [], small_policy()
-        engine = Engine(model, EngineConfig(max_branches=3, graphs=graphs), events.append, clock,
-                        lambda: int(clock.now * 1e9))
-        engine.warm_up(policy_input(0, int(clock.now * 1e9)), 1)
-        for number in range(1, 4):
-            engine.observe(policy_input(number, int(clock.now * 1e9)))
-            engine.request_action(clock.now)
-            for i in range(2):
-                engine.submit(TextRequest(10 * number + i, 'answer', 'is it red', SamplingParams(6 + i), priority=0))
-            while engine.run_cycle() is None:
-                engine.check_integrity()
-        texts = [(event.request.request_id, event.delta) for event in events if isinstance(event, TextDelta)]
-        return texts, [torch.from_numpy(event.actions) for event in events if isinstance(event, ActionChunk)]
-
     capture = FakeCapture()
-    usual = life(Graphs.OFF)
+    usual = life(small_policy(), graphs=Graphs.OFF)
     monkeypatch.setattr('oxygen_ros.engine.engine.capture_for', lambda *_: capture)
-    ours = life(Graphs.ON)
+    ours = life(small_policy(), graphs=Graphs.ON)
     assert capture.replayed > 15 and ours[0] == usual[0] and len(usual[0]) >= 6
     for one, other in zip(ours[1], usual[1], strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
