@@ -91,8 +91,9 @@ class Life:
 
     def acts(self):
         """Wait until new chunks are executed, and check all commands until now."""
-        before = len(self.trajectories)
-        assert self.graph.spin_until(lambda: len(self.trajectories) >= before + 3), self.said()
+        before, commands = len(self.trajectories), self.check.commands
+        assert self.graph.spin_until(lambda: len(self.trajectories) >= before + 3 and self.check.commands > commands), (
+            self.said())
         self.fine()
 
     def fine(self):
